@@ -1,0 +1,11 @@
+"""keelstore: an object store, compatible with OpenStack Swift.
+
+The map, in layers; imports point down:
+
+- ``cli``: command bodies (up, down, status, ring builder, ...)
+- ``node``: a process group that hosts roles
+- ``proxy``, ``obj``, ``container``, ``account``: the services; they do not import each other
+- ``common``: what more than one service needs, each thing under its own name
+"""
+
+__version__ = "0.1.0"

@@ -1,0 +1,447 @@
+"""Green threads, bounded waits and disk threads. Sole importer of eventlet and greenlet.
+
+Everything that decides knows nothing of this module; what acts calls it. The library's own timeout, which
+``except Exception`` would miss, never leaves: a wait that runs out raises :class:`~keelstore.common.errors.WaitTimeout`
+(or the error that the caller names).
+
+Rule for the disk: calls that can block for long (fsync, large reads, directory walks on cold disks, SQLite commits) go
+through :func:`on_disk_thread`, which runs them on native threads of their device, so that one slow disk never stops a
+worker. Calls that the page cache answers (open, stat, small reads) run inline: a thread costs more than they do.
+"""
+
+from __future__ import annotations
+
+import _queue
+import contextlib
+import errno
+import os
+import socket
+import ssl
+import sys
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, TypeVar
+
+import greenlet
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # it announces its retirement at import; doc/design/dependencies says what follows
+    import eventlet
+    import eventlet.event
+    import eventlet.hubs
+    import eventlet.patcher
+    import eventlet.queue
+    import eventlet.semaphore
+    from eventlet.hubs import trampoline
+
+from keelstore.common.errors import WaitTimeout
+
+T = TypeVar("T")
+_thread = eventlet.patcher.original("_thread")
+_select = eventlet.patcher.original("select")
+
+
+def monkey_patch() -> None:
+    """Make the standard library's sockets and sleeps green. Entry points only, before anything else is imported."""
+    eventlet.hubs.use_hub("epolls")
+    eventlet.monkey_patch(thread=False, os=False)
+    sys.setswitchinterval(0.001)  # a disk thread that has its answer should not wait 5 ms for the interpreter
+
+
+# -- green threads -----------------------------------------------------------------------------------------------------
+
+
+class Task:
+    """A running green thread: wait for what it gives, or stop it."""
+
+    __slots__ = ("_green",)
+
+    def __init__(self, green: Any):
+        self._green = green
+
+    def wait(self) -> Any:
+        """What the function returned; raises what it raised."""
+        return self._green.wait()
+
+    def kill(self) -> None:
+        """Stop it at its current wait. Does nothing when it has ended."""
+        with contextlib.suppress(greenlet.GreenletExit):
+            self._green.kill()
+
+    @property
+    def ended(self) -> bool:
+        return bool(self._green.dead)
+
+
+def spawn(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Task:
+    """Start a green thread. An error that nobody waits for is lost: catch and log inside ``function``."""
+    return Task(eventlet.spawn(function, *args, **kwargs))
+
+
+def sleep(seconds: float = 0) -> None:
+    """Let others run; at least ``seconds``."""
+    eventlet.sleep(seconds)
+
+
+class Pool:
+    """At most ``size`` green threads at once; ``spawn`` waits for a place."""
+
+    def __init__(self, size: int):
+        self._pool = eventlet.GreenPool(size)
+
+    def spawn(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Task:
+        return Task(self._pool.spawn(function, *args, **kwargs))
+
+    def start(self, function: Callable[..., Any], *args: Any) -> None:
+        """As ``spawn``, for a function whose result nobody wants."""
+        self._pool.spawn_n(function, *args)
+
+    def free(self) -> int:
+        return self._pool.free()
+
+    def running(self) -> int:
+        return self._pool.running()
+
+    def wait_all(self) -> None:
+        self._pool.waitall()
+
+
+class Event:
+    """Set once, with a value or an error; any number may wait."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        self._event = eventlet.event.Event()
+
+    @property
+    def is_set(self) -> bool:
+        return bool(self._event.ready())
+
+    def set(self, value: Any = None) -> None:
+        """The first call counts; later ones do nothing."""
+        if not self._event.ready():
+            self._event.send(value)
+
+    def wait(self, seconds: float | None = None) -> Any:
+        """The value. Raises WaitTimeout after ``seconds``."""
+        if self._event.ready() or seconds is None:
+            return self._event.wait()
+        with time_limit(seconds):
+            return self._event.wait()
+
+
+class Queue:
+    """A bounded queue between green threads. ``size`` None: unbounded; the caller says why that is safe."""
+
+    __slots__ = ("_queue",)
+
+    def __init__(self, size: int | None):
+        self._queue = eventlet.queue.LightQueue(size)
+
+    def put(self, item: Any, seconds: float | None = None) -> None:
+        """Raises WaitTimeout when it stays full for ``seconds``."""
+        try:
+            self._queue.put(item, timeout=seconds)
+        except eventlet.queue.Full:
+            raise WaitTimeout(f"queue stayed full for {seconds} s") from None
+
+    def get(self, seconds: float | None = None) -> Any:
+        """Raises WaitTimeout when it stays empty for ``seconds``."""
+        try:
+            return self._queue.get(timeout=seconds)
+        except eventlet.queue.Empty:
+            raise WaitTimeout(f"queue stayed empty for {seconds} s") from None
+
+    def __len__(self) -> int:
+        return int(self._queue.qsize())
+
+
+class Semaphore:
+    def __init__(self, count: int = 1):
+        self._semaphore = eventlet.semaphore.Semaphore(count)
+
+    def acquire(self, seconds: float | None = None) -> bool:
+        return bool(self._semaphore.acquire(timeout=seconds))
+
+    def release(self) -> None:
+        self._semaphore.release()
+
+    def __enter__(self) -> Semaphore:
+        self._semaphore.acquire()
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self._semaphore.release()
+
+
+class time_limit:  # noqa: N801 - reads as a statement: with time_limit(3):
+    """Bound what happens inside: after ``seconds`` raise ``error``, or WaitTimeout. None: no bound.
+
+    Only waits of green threads can be bounded; a blocking call on this thread cannot be interrupted.
+    """
+
+    __slots__ = ("_error", "_seconds", "_timer")
+
+    def __init__(self, seconds: float | None, error: BaseException | None = None):
+        self._seconds, self._error = seconds, error
+
+    def __enter__(self) -> time_limit:
+        self._timer = None
+        if self._seconds is not None:
+            error = self._error or WaitTimeout(f"no result within {self._seconds} s")
+            self._timer = eventlet.Timeout(self._seconds, error)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+# -- disk threads ------------------------------------------------------------------------------------------------------
+
+THREADS_PER_DEVICE = 4  # so that writers to one device share a journal commit
+
+
+class _Job:
+    __slots__ = ("args", "error", "function", "is_awaited", "result", "waiter")
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], waiter: Any):
+        self.function, self.args, self.waiter = function, args, waiter
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.is_awaited = True
+
+
+class DiskThreads:
+    """Native threads, up to ``per_device`` for each device, made when first needed.
+
+    One eventfd tells the hub that answers wait; a hub belongs to one native thread, so an instance does too.
+    """
+
+    def __init__(self, per_device: int = THREADS_PER_DEVICE):
+        self._per_device = per_device
+        self._queues: dict[str, Any] = {}
+        self._threads: dict[str, list[int]] = {}  # device: [running, idle]
+        self._done: deque[_Job] = deque()
+        self._fd = -1
+
+    def run(self, device: str, function: Callable[..., T], *args: Any) -> T:
+        """What ``function(*args)`` gives or raises; other green threads run meanwhile.
+
+        When the waiting green thread is killed or its time limit ends, the function runs on to its end unheard.
+        """
+        hub = eventlet.hubs.get_hub()
+        current = greenlet.getcurrent()
+        if current is hub.greenlet:
+            return function(*args)
+        if self._fd < 0:
+            self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            hub.add(hub.READ, self._fd, self._on_done, current.throw, lambda *_: None)
+        queue = self._queues.get(device)
+        if queue is None:
+            queue = self._queues[device] = _queue.SimpleQueue()
+            self._threads[device] = [0, 0]
+        counts = self._threads[device]
+        if counts[1] <= queue.qsize() and counts[0] < self._per_device:
+            counts[0] += 1
+            _thread.start_new_thread(self._work, (queue, counts))
+        job = _Job(function, args, current)
+        queue.put(job)
+        try:
+            hub.switch()
+        except BaseException:
+            job.is_awaited = False
+            raise
+        if job.error is not None:
+            try:
+                raise job.error
+            finally:
+                job.error = None  # break the cycle through the traceback
+        return job.result
+
+    def _work(self, queue: Any, counts: list[int]) -> None:
+        while True:
+            counts[1] += 1
+            job = queue.get()
+            counts[1] -= 1
+            try:
+                job.result = job.function(*job.args)
+            except BaseException as error:  # handed to the waiter, whatever it is
+                job.error = error
+            self._done.append(job)
+            del job
+            os.eventfd_write(self._fd, 1)
+
+    def _on_done(self, _fd: int) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._fd)
+        done = self._done
+        while done:
+            job = done.popleft()
+            if job.is_awaited:
+                job.is_awaited = False
+                job.waiter.switch()
+
+
+_disk_threads = DiskThreads()
+
+
+def _forget_disk_threads() -> None:
+    global _disk_threads
+    _disk_threads = DiskThreads()
+
+
+os.register_at_fork(after_in_child=_forget_disk_threads)
+
+
+def on_disk_thread(device: str, function: Callable[..., T], *args: Any) -> T:
+    """Run a blocking disk call on a native thread of ``device``; see :class:`DiskThreads`."""
+    return _disk_threads.run(device, function, *args)
+
+
+# -- sockets -----------------------------------------------------------------------------------------------------------
+
+_AGAIN = (errno.EAGAIN, errno.EWOULDBLOCK)
+
+
+class Stream:
+    """A connected, non-blocking socket. Every wait is bounded by ``timeout`` seconds (WaitTimeout)."""
+
+    __slots__ = ("_wait_tls", "fd", "sock", "timeout")
+
+    def __init__(self, sock: socket.socket, timeout: float | None):
+        sock.setblocking(False)
+        self.sock, self.timeout, self.fd = sock, timeout, sock.fileno()
+        self._wait_tls = isinstance(sock, ssl.SSLSocket)
+
+    def _wait(self, timeout: float | None, write: bool) -> None:
+        try:
+            trampoline(self.fd, read=not write, write=write, timeout=timeout, timeout_exc=WaitTimeout)
+        except WaitTimeout:
+            raise WaitTimeout(f"peer was silent for {timeout} s") from None
+
+    def receive(self, size: int = 65536, timeout: float | None = None) -> bytes:
+        """At least one byte, at most ``size``; b'' when the peer has closed. Raises OSError, WaitTimeout."""
+        while True:
+            try:
+                return self.sock.recv(size)
+            except ssl.SSLWantReadError:
+                self._wait(self.timeout if timeout is None else timeout, False)
+            except ssl.SSLWantWriteError:
+                self._wait(self.timeout if timeout is None else timeout, True)
+            except BlockingIOError:
+                self._wait(self.timeout if timeout is None else timeout, False)
+
+    def send(self, data: bytes | bytearray | memoryview, timeout: float | None = None) -> None:
+        """All of ``data``. Raises OSError, WaitTimeout (the peer takes nothing)."""
+        view: Any = data
+        while True:
+            try:
+                sent = self.sock.send(view)
+            except (BlockingIOError, ssl.SSLWantWriteError):
+                self._wait(self.timeout if timeout is None else timeout, True)
+                continue
+            except ssl.SSLWantReadError:
+                self._wait(self.timeout if timeout is None else timeout, False)
+                continue
+            if sent == len(view):
+                return
+            view = memoryview(view)[sent:]
+
+    def send_file(self, fd: int, offset: int, count: int, timeout: float | None = None) -> None:
+        """``count`` bytes of an open file from ``offset``, without passing through Python. Not for TLS.
+
+        Raises EOFError when the file is shorter.
+        """
+        while count:
+            try:
+                sent = os.sendfile(self.fd, fd, offset, min(count, 1 << 22))
+            except BlockingIOError:
+                self._wait(self.timeout if timeout is None else timeout, True)
+                continue
+            if not sent:
+                raise EOFError("file is shorter than promised")
+            offset += sent
+            count -= sent
+
+    def is_readable(self) -> bool:
+        """Whether a read would not wait: for a kept-alive connection at rest, that its peer closed or misbehaved."""
+        poll = _select.poll()
+        poll.register(self.fd, _select.POLLIN)
+        return bool(poll.poll(0))
+
+    def shutdown_write(self) -> None:
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """Close at once. Safe to call again."""
+        if self.fd >= 0:
+            eventlet.hubs.notify_close(self.fd)
+            self.fd = -1
+            self.sock.close()
+
+
+def connect(address: tuple[str, int], timeout: float, stream_timeout: float | None = None) -> Stream:
+    """A TCP connection to an IP address (v4 or v6). Raises OSError, or WaitTimeout after ``timeout`` seconds."""
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    sock = _plain_socket(family)
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        code = sock.connect_ex(address)
+        if code in (errno.EINPROGRESS, *_AGAIN):
+            try:
+                trampoline(sock.fileno(), write=True, timeout=timeout, timeout_exc=WaitTimeout)
+            except WaitTimeout:
+                raise WaitTimeout(f"no connection to {address[0]}:{address[1]} within {timeout} s") from None
+            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, f"connect to {address[0]}:{address[1]}: {os.strerror(code)}")
+        return Stream(sock, stream_timeout)
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _plain_socket(family: int) -> socket.socket:
+    """A socket of the unpatched kind: waiting is Stream's job."""
+    return eventlet.patcher.original("socket").socket(family, socket.SOCK_STREAM)
+
+
+def listen(address: tuple[str, int], backlog: int = 4096, reuse_port: bool = False) -> socket.socket:
+    """A listening TCP socket, non-blocking. Raises OSError."""
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    sock = _plain_socket(family)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.bind(address)
+        sock.listen(backlog)
+        sock.setblocking(False)
+        return sock
+    except BaseException:
+        sock.close()
+        raise
+
+
+def accept(sock: socket.socket) -> Iterator[tuple[socket.socket, Any]]:
+    """Connections as they come, until the socket is closed or the green thread is stopped."""
+    while True:
+        try:
+            yield sock.accept()
+        except BlockingIOError:
+            trampoline(sock.fileno(), read=True)
+        except ConnectionAbortedError:
+            continue
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                eventlet.sleep(0.05)  # out of descriptors: let some connections end
+                continue
+            raise

@@ -1,0 +1,96 @@
+"""Names of accounts, containers and objects, and the hash that places them.
+
+A name is text (UTF-8 where it leaves the process). A path ``/account[/container[/object]]`` hashes to 16 bytes with the
+cluster's secret prefix and suffix; the first bits give the partition, the last three hex digits the suffix directory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import md5
+from urllib.parse import quote
+
+from keelstore.common.errors import ConfigError
+
+RESERVED = "\x00"  # first character of a name in the reserved namespace
+
+
+@dataclass(frozen=True)
+class HashPath:
+    """The cluster's placement secret: ``[swift-hash]`` of the cluster file. Bytes, at least one of them non-empty."""
+
+    prefix: bytes
+    suffix: bytes
+
+    def __post_init__(self) -> None:
+        if not self.prefix and not self.suffix:
+            raise ConfigError("both swift_hash_path_suffix and swift_hash_path_prefix are missing",
+                              section="swift-hash")
+
+    def digest(self, account: str, container: str | None = None, obj: str | None = None) -> bytes:
+        """The 16 bytes that place a name. Raises ValueError for an object without container."""
+        if obj and not container:
+            raise ValueError("an object needs a container")
+        path = f"/{account}"
+        if container:
+            path = f"{path}/{container}"
+            if obj:
+                path = f"{path}/{obj}"
+        return md5(self.prefix + path.encode("utf-8", "surrogateescape") + self.suffix, usedforsecurity=False).digest()
+
+    def hexdigest(self, account: str, container: str | None = None, obj: str | None = None) -> str:
+        return self.digest(account, container, obj).hex()
+
+
+def partition_of(digest: bytes, part_shift: int) -> int:
+    """The partition of a name hash; ``part_shift`` is 32 minus the ring's part power."""
+    return int.from_bytes(digest[:4], "big") >> part_shift
+
+
+def storage_path(datadir: str, partition: int | str, name_hash: str) -> str:
+    """``<datadir>/<partition>/<suffix>/<hash>``, relative to the device directory."""
+    return f"{datadir}/{partition}/{name_hash[-3:]}/{name_hash}"
+
+
+@lru_cache(maxsize=4096)
+def quoted(name: str) -> str:
+    """A name, or a path of names, percent-encoded for a request line; ``/`` stays."""
+    return quote(name.encode("utf-8", "surrogateescape"), safe="/")
+
+
+def is_reserved(name: str) -> bool:
+    return name.startswith(RESERVED)
+
+
+def reserved_name(*parts: str) -> str:
+    """``\\0part\\0part``: a name no client can spell. Raises ValueError if a part holds the separator."""
+    if any(RESERVED in part for part in parts):
+        raise ValueError("a reserved name part may not hold a null")
+    return "".join(RESERVED + part for part in parts)
+
+
+def split_reserved(name: str, count: int) -> list[str]:
+    """The ``count`` parts of a reserved name. Raises ValueError if it has another shape."""
+    parts = name.split(RESERVED)
+    if parts[0] or len(parts) != count + 1:
+        raise ValueError("not a reserved name of that shape")
+    return parts[1:]
+
+
+def reserved_problem(account: str, container: str | None = None, obj: str | None = None) -> str | None:
+    """Why these names break the rules of the reserved namespace, or None (``spec: on-disk 8``)."""
+    for kind, name in (("account", account), ("container", container), ("object", obj)):
+        if name and RESERVED in name[1:] and not name.startswith(RESERVED):
+            return f"Invalid reserved-namespace {kind}"
+    if obj and container and not account.startswith("."):
+        if is_reserved(container) and not is_reserved(obj):
+            return "Invalid user-namespace object in reserved-namespace container"
+        if is_reserved(obj) and not is_reserved(container):
+            return "Invalid reserved-namespace object in user-namespace container"
+    return None
+
+
+def is_auto_create(account: str) -> bool:
+    """System accounts start with a dot; they come into being with their first row."""
+    return account.startswith(".")
