@@ -41,6 +41,7 @@ from keelstore.common.errors import WaitTimeout
 T = TypeVar("T")
 _thread = eventlet.patcher.original("_thread")
 _select = eventlet.patcher.original("select")
+_native_sleep = eventlet.patcher.original("time").sleep
 
 
 def monkey_patch() -> None:
@@ -206,6 +207,17 @@ class time_limit:  # noqa: N801 - reads as a statement: with time_limit(3):
 THREADS_PER_DEVICE = 4  # so that writers to one device share a journal commit
 
 
+_native = _thread._local()  # set in disk threads, which must wait as native threads do
+
+
+def pause(seconds: float) -> None:
+    """Wait inside code that runs on either kind of thread: others run meanwhile, green ones where we are green."""
+    if getattr(_native, "is_disk_thread", False):
+        _native_sleep(seconds)
+    else:
+        eventlet.sleep(seconds)
+
+
 class _Job:
     __slots__ = ("args", "error", "function", "is_awaited", "result", "waiter")
 
@@ -264,6 +276,7 @@ class DiskThreads:
         return job.result
 
     def _work(self, queue: Any, counts: list[int]) -> None:
+        _native.is_disk_thread = True
         while True:
             counts[1] += 1
             job = queue.get()
@@ -445,3 +458,16 @@ def accept(sock: socket.socket) -> Iterator[tuple[socket.socket, Any]]:
                 eventlet.sleep(0.05)  # out of descriptors: let some connections end
                 continue
             raise
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+def renew_hub() -> None:
+    """In a forked child, before anything waits: give up the parent's event loop, whose descriptor both would share."""
+    eventlet.hubs.use_hub("epolls")
+
+
+def real_poll() -> Any:
+    """A poll object of the unpatched kind. It blocks the whole thread: only for moments, or where nothing else runs."""
+    return _select.poll()

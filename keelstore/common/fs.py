@@ -1,0 +1,521 @@
+"""The file system: devices, room, locks, extended attributes and the verbs that make a change survive a crash.
+
+Sole importer of extended attribute calls; every call that changes a disk goes through here, so that a test can fail or
+stop at each one in turn.
+
+The durable order, and what a crash between any two lines leaves behind:
+
+1. ``make_directories``: empty directories. The next write uses them; a replicator removes them.
+2. ``create_file``: a file without a name (O_TMPFILE), which the kernel frees; in the fallback a file in the device's ``tmp``.
+3. write, ``set_xattr``, ``sync_file``: as 2. From here on content and attributes are on disk, still without a name.
+4. ``link_durably``: links, then syncs the directory that got the name and every directory that got a new entry in step 1,
+   innermost first. A crash before these syncs leaves either nothing or the whole file, never a torn one: the name can only
+   reach the disk after the content did.
+5. Only then is the caller told, and older files may be unlinked; a crash before that leaves old and new side by side, and the
+   rules of ``obj/fileset.py`` pick the new one.
+
+Errors: ENOSPC and EDQUOT become DeviceFull, a file system without extended attributes XattrNotSupported; all else stays an
+OSError. Functions block: call them on a disk thread where the page cache does not answer.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import random
+import re
+import stat
+import string
+import time
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from keelstore.common.concurrency import pause
+from keelstore.common.errors import DeviceFull, DeviceUnavailable, LockTimeout, XattrNotSupported
+
+MAX_NAME = 255  # bytes of one path component
+XATTR_CHUNK = 65536  # the kernel's limit for one value
+_DEVICE_NAME = re.compile(r"[A-Za-z0-9_.~-]{1,255}")
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NO_XATTR = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP})
+_NO_TMPFILE = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL})
+_NO_FALLOCATE = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+
+# -- devices -----------------------------------------------------------------------------------------------------------
+
+
+def is_device_name(name: str) -> bool:
+    """Whether ``name`` may name a device: one path component that URL quoting leaves as it is, and not ``.`` or ``..``."""
+    return _DEVICE_NAME.fullmatch(name) is not None and name not in (".", "..")
+
+
+def is_mounted(path: str) -> bool:
+    """Whether a device directory is a mount point, or stands for one by a regular file ``.ismount`` in it."""
+    try:
+        own = os.lstat(path)
+        if not stat.S_ISLNK(own.st_mode):
+            parent = os.lstat(os.path.dirname(path))
+            if own.st_dev != parent.st_dev or own.st_ino == parent.st_ino:
+                return True
+        return stat.S_ISREG(os.lstat(f"{path}/.ismount").st_mode)
+    except OSError:
+        return False
+
+
+def device_path(devices: str, name: str, mount_check: bool) -> str:
+    """The directory of a usable device. Raises DeviceUnavailable: bad name, not mounted, or not a directory."""
+    if is_device_name(name):
+        path = f"{devices}/{name}"
+        if is_mounted(path) if mount_check else os.path.isdir(path):
+            return path
+    raise DeviceUnavailable(name)
+
+
+# -- room --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Reserve:
+    """Room that clients may not fill: ``amount`` in bytes, or in percent of the device. 0: no check."""
+
+    amount: float = 1.0
+    is_percent: bool = True
+
+    @classmethod
+    def parse(cls, text: str) -> Reserve:
+        """From ``fallocate_reserve``: ``1%`` or a number of bytes. Raises ValueError saying what was expected."""
+        text = text.strip()
+        is_percent = text.endswith("%")
+        try:
+            amount = float(text[:-1]) if is_percent else int(text)
+        except ValueError:
+            raise ValueError("a number of bytes, or a percentage such as 1%") from None
+        if amount < 0 or (is_percent and not amount <= 100):
+            raise ValueError("a number of bytes of 0 or more, or a percentage from 0% to 100%")
+        return cls(amount, is_percent)
+
+    def allows(self, target: int | str, size: int = 0) -> bool:
+        """Whether the device of ``target`` (descriptor or path) has room for ``size`` more bytes above the reserve.
+
+        With a size, what is left must exceed the reserve; without (unknown size) it may equal it (``spec: on-disk 3.6``).
+        """
+        if not self.amount:
+            return True
+        room = os.statvfs(target)
+        left: float = room.f_frsize * room.f_bavail - size
+        if self.is_percent:
+            left = left * 100 / (room.f_frsize * room.f_blocks or 1)
+        return left > self.amount if size else left >= self.amount
+
+
+def check_space(target: int | str, reserve: Reserve, size: int = 0) -> None:
+    """Raises DeviceFull when ``reserve`` does not allow ``size`` more bytes."""
+    if not reserve.allows(target, size):
+        raise DeviceFull(f"within the reserve of {reserve.amount:g}{'%' if reserve.is_percent else ' bytes'}")
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+_KEEP_SIZE = 1
+
+
+def allocate(fd: int, size: int) -> None:
+    """Reserve ``size`` bytes for an open file without changing its length. Raises DeviceFull.
+
+    A file system that cannot allocate ahead is left alone.
+    """
+    if size > 0 and _libc.fallocate(fd, _KEEP_SIZE, 0, size) != 0:
+        code = ctypes.get_errno()
+        if code in _FULL:
+            raise DeviceFull(os.strerror(code))
+        if code not in _NO_FALLOCATE:
+            raise OSError(code, f"fallocate: {os.strerror(code)}")
+
+
+# -- locks -------------------------------------------------------------------------------------------------------------
+
+
+class lock_directory:  # noqa: N801 - reads as a statement: with lock_directory(path):
+    """Hold the lock of a directory, shared with every process that locks as the field does (``spec: on-disk 1``).
+
+    flock on ``<path>/.lock[-name][-i]``; ``limit`` holders may have it at once, on ``.lock``, ``.lock-1``, ... Raises
+    LockTimeout after ``timeout_s`` seconds, FileNotFoundError when the directory is missing. Works on green and on disk
+    threads. Do not call ``on_disk_thread`` while holding it: the threads of the device may all be waiting for it.
+    """
+
+    __slots__ = ("_fd", "_paths", "timeout_s")
+
+    def __init__(self, path: str, timeout_s: float = 10.0, name: str = "", limit: int = 1):
+        base = f"{path}/.lock-{name}" if name else f"{path}/.lock"
+        self._paths = (base,) if limit <= 1 else (base, *(f"{base}-{i}" for i in range(1, limit)))
+        self.timeout_s = timeout_s
+        self._fd = -1
+
+    def _try(self) -> bool:
+        for path in self._paths:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(fd).st_nlink:  # else its directory was removed, and others lock another file
+                    self._fd = fd
+                    return True
+            except OSError as error:
+                if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                    os.close(fd)
+                    raise
+            os.close(fd)
+        return False
+
+    def __enter__(self) -> lock_directory:
+        if self._try():
+            return self
+        deadline = time.monotonic() + self.timeout_s
+        wait = 0.0005  # most holders are gone in microseconds; the field's step is 10 ms
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise LockTimeout(f"{self._paths[0]}: not had within {self.timeout_s} s")
+            pause(min(wait, left))
+            if self._try():
+                return self
+            wait = min(wait * 2, 0.01 if left > self.timeout_s / 2 else 0.1)
+
+    def __exit__(self, *args: object) -> None:
+        fd, self._fd = self._fd, -1
+        os.close(fd)
+
+
+# -- durable verbs -----------------------------------------------------------------------------------------------------
+
+
+def sync_directory(path: str) -> None:
+    """The names in ``path`` are on disk when this returns."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_file(fd: int) -> None:
+    """Content and attributes of an open file are on disk when this returns. Raises DeviceFull."""
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        raise translated(error) from None
+
+
+def sync_data(fd: int) -> None:
+    """The content of an open file is on disk when this returns. Raises DeviceFull."""
+    try:
+        os.fdatasync(fd)
+    except OSError as error:
+        raise translated(error) from None
+
+
+def translated(error: OSError) -> Exception:
+    """DeviceFull for ENOSPC and EDQUOT, else the error itself."""
+    return DeviceFull(error.strerror or "") if error.errno in _FULL else error
+
+
+def make_directories(path: str) -> tuple[str, ...]:
+    """Create ``path`` with its parents. Gives the directories that got a new entry, innermost first, for the caller to sync
+    (:func:`link_durably` does); nothing when ``path`` was there. Raises NotADirectoryError, DeviceFull.
+    """
+    try:
+        os.mkdir(path, 0o755)
+        return (os.path.dirname(path),)
+    except FileExistsError:
+        return ()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise translated(error) from None
+    above = make_directories(os.path.dirname(path))
+    return make_directories(path) + above
+
+
+class NewFile:
+    """A file being written that has no final name yet. ``path`` is '' when it has none at all (O_TMPFILE)."""
+
+    __slots__ = ("fd", "path")
+
+    def __init__(self, fd: int, path: str):
+        self.fd, self.path = fd, path
+
+    def discard(self) -> None:
+        """Close it, and remove what is left of it. Safe to call again, and after it was linked (``path`` is then '')."""
+        if self.fd >= 0:
+            fd, self.fd = self.fd, -1
+            os.close(fd)
+        if self.path:
+            path, self.path = self.path, ""
+            remove_file(path)
+
+
+_tmpfile_works = True
+_LETTERS = string.ascii_letters + string.digits
+
+
+def _temporary_name(name: str) -> str:
+    """A name that everybody's cleaners take for an interrupted rsync's: ``.<name>.<six letters>``."""
+    return f".{name[:MAX_NAME - 8]}.{''.join(random.choices(_LETTERS, k=6))}"
+
+
+def create_file(directory: str, fallback_directory: str | None = None) -> NewFile:
+    """A new file for :func:`link_durably` into ``directory``, which exists, or into another of the same device.
+
+    Where the file system has no O_TMPFILE the file gets a temporary name in ``fallback_directory`` (created if missing;
+    default ``directory``), for the life of the process. Raises DeviceFull.
+    """
+    global _tmpfile_works
+    try:
+        if _tmpfile_works:
+            try:
+                return NewFile(os.open(directory, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o644), "")
+            except OSError as error:
+                if error.errno not in _NO_TMPFILE:
+                    raise
+                _tmpfile_works = False
+        where = fallback_directory or directory
+        if fallback_directory is not None:
+            make_directories(fallback_directory)
+        while True:
+            path = f"{where}/{_temporary_name('new')}"
+            try:
+                return NewFile(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644), path)
+            except FileExistsError:
+                continue
+    except OSError as error:
+        raise translated(error) from None
+
+
+def write_all(fd: int, data: bytes | memoryview) -> None:
+    """Raises DeviceFull, OSError."""
+    try:
+        written = os.write(fd, data)
+        while written < len(data):
+            data = memoryview(data)[written:]
+            written = os.write(fd, data)
+    except OSError as error:
+        raise translated(error) from None
+
+
+def link_durably(new: NewFile, target: str, made: Iterable[str] = ()) -> None:
+    """Give a synced file its name, replacing what has it, and sync the directories concerned.
+
+    ``made``: what :func:`make_directories` gave. Raises FileNotFoundError when the directory is gone (nothing happened).
+    """
+    directory, name = os.path.split(target)
+    try:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if new.path:
+                os.rename(new.path, target)
+                new.path = ""
+            else:
+                _link(new.fd, name, fd)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        for path in made:
+            sync_directory(path)
+    except OSError as error:
+        raise translated(error) from None
+
+
+def _link(fd: int, name: str, directory_fd: int) -> None:
+    source = f"/proc/self/fd/{fd}"  # with AT_SYMLINK_FOLLOW, which os.link uses when a directory is given
+    try:
+        os.link(source, name, dst_dir_fd=directory_fd)
+        return
+    except FileExistsError:
+        pass
+    temporary = _temporary_name(name)  # replaced by rename, so that at no time the name is missing
+    os.link(source, temporary, dst_dir_fd=directory_fd)
+    try:
+        os.rename(temporary, name, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
+    except OSError:
+        os.unlink(temporary, dir_fd=directory_fd)
+        raise
+
+
+def rename_durably(source: str, target: str) -> None:
+    """Rename within a device, replacing ``target``, and sync the directories on both sides."""
+    os.rename(source, target)
+    directory = os.path.dirname(target)
+    sync_directory(directory)
+    if os.path.dirname(source) != directory:
+        sync_directory(os.path.dirname(source))
+
+
+def link_existing(source: str, target: str) -> None:
+    """A second name for a file, durably; its directories are made. Nothing to do when ``target`` is there."""
+    made = make_directories(os.path.dirname(target))
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise translated(error) from None
+    sync_directory(os.path.dirname(target))
+    for path in made:
+        sync_directory(path)
+
+
+def replace_file(path: str, data: bytes, mode: int = 0o644, is_durable: bool = True) -> None:
+    """Readers of ``path`` see the old content or all of ``data``, also after a crash.
+
+    ``is_durable=False`` leaves out the syncs: after a power failure the file may then be empty. For caches that are checked
+    when read. Raises DeviceFull, OSError.
+    """
+    directory, name = os.path.split(path)
+    temporary = f"{directory}/{_temporary_name(name)}"
+    try:
+        fd = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, mode)
+        try:
+            try:
+                write_all(fd, data)
+                if is_durable:
+                    os.fsync(fd)
+            finally:
+                os.close(fd)
+            os.rename(temporary, path)
+        except BaseException:
+            remove_file(temporary)
+            raise
+        if is_durable:
+            sync_directory(directory)
+    except OSError as error:
+        raise translated(error) from None
+
+
+def append(path: str, data: bytes) -> None:
+    """Add to the end of a file, creating it; not synced. One write, so that lines of two writers do not mix."""
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        write_all(fd, data)
+    finally:
+        os.close(fd)
+
+
+def truncate(path: str) -> None:
+    """Make a file empty, if it is there; not synced."""
+    try:
+        os.truncate(path, 0)
+    except FileNotFoundError:
+        pass
+
+
+def remove_file(path: str) -> bool:
+    """Unlink a file; False when it was not there."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def remove_directory(path: str) -> bool:
+    """Remove an empty directory; True when it is gone, False when it holds something."""
+    try:
+        os.rmdir(path)
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            return False
+        raise
+    return True
+
+
+def read_file(path: str, limit: int = 64 << 20) -> bytes | None:
+    """The content of a small file, None when it is missing. Raises ValueError beyond ``limit`` bytes, OSError."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        size = os.fstat(fd).st_size
+        if size > limit:
+            raise ValueError(f"{path}: {size} bytes is more than expected")
+        parts = []
+        while part := os.read(fd, max(size, 4096)):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(fd)
+
+
+def quarantine(path: str, into: str) -> str:
+    """Move a file or directory, whole, to ``into`` under its own name, or with ``-<uuid hex>`` when that is taken.
+
+    ``into`` is ``<device>/quarantined/<datadir>`` and is created. Gives the new path. Raises FileNotFoundError when
+    ``path`` is gone already.
+    """
+    made = make_directories(into)
+    target = f"{into}/{os.path.basename(path)}"
+    try:
+        if not os.path.isdir(path) and os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, "taken", target)  # rename would replace a file
+        os.rename(path, target)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.EISDIR, errno.ENOTDIR):
+            raise
+        target = f"{target}-{uuid.uuid4().hex}"
+        os.rename(path, target)
+    sync_directory(into)
+    sync_directory(os.path.dirname(path))
+    for directory in made:
+        sync_directory(directory)
+    return target
+
+
+def drop_cache(fd: int, offset: int = 0, length: int = 0) -> None:
+    """Tell the kernel that this part of a file will not be read again soon; 0: to the end."""
+    os.posix_fadvise(fd, offset, length, os.POSIX_FADV_DONTNEED)
+
+
+# -- extended attributes -----------------------------------------------------------------------------------------------
+
+
+def get_xattr(target: int | str, name: str) -> bytes | None:
+    """The value, or None when there is none. Raises XattrNotSupported, OSError."""
+    try:
+        return os.getxattr(target, name)
+    except OSError as error:
+        if error.errno == errno.ENODATA:
+            return None
+        if error.errno in _NO_XATTR:
+            raise XattrNotSupported(f"{target}: no extended attributes here") from None
+        raise
+
+
+def set_xattr(target: int | str, name: str, value: bytes) -> None:
+    """Raises XattrNotSupported; DeviceFull when the value does not fit the device *or the file's attribute block*."""
+    try:
+        os.setxattr(target, name, value)
+    except OSError as error:
+        if error.errno in _NO_XATTR:
+            raise XattrNotSupported(f"{target}: no extended attributes here") from None
+        if error.errno in (errno.E2BIG, errno.ERANGE):
+            raise DeviceFull(error.strerror) from None
+        raise translated(error) from None
+
+
+def remove_xattr(target: int | str, name: str) -> None:
+    """Nothing to do when it is not there. Raises XattrNotSupported, OSError."""
+    try:
+        os.removexattr(target, name)
+    except OSError as error:
+        if error.errno in _NO_XATTR:
+            raise XattrNotSupported(f"{target}: no extended attributes here") from None
+        if error.errno != errno.ENODATA:
+            raise
+
+
+def list_xattrs(target: int | str) -> list[str]:
+    return os.listxattr(target)

@@ -1,0 +1,49 @@
+"""An ``os`` module whose disk-changing calls are counted, recorded, and fail or "lose power" at a chosen one.
+
+    faults = FaultyOs(fail_at=3, error=errno.ENOSPC)
+    monkeypatch.setattr(fs, "os", faults)
+
+``crash_at`` raises Crash (a BaseException, as ``except OSError`` must not see it) at that call and at every later one, so
+that clean-up code cannot run after the power is gone either.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+STEPS = frozenset({
+    "fdatasync", "fsync", "link", "mkdir", "open", "pwrite", "rename", "removexattr", "rmdir", "setxattr", "truncate", "unlink",
+    "write",
+})  # fmt: skip
+
+
+class Crash(BaseException):
+    """The power went."""
+
+
+class FaultyOs:
+    def __init__(self, *, fail_at: int = 0, error: int = 0, crash_at: int = 0, only: frozenset[str] = STEPS):
+        self.fail_at, self.error, self.crash_at, self.only = fail_at, error, crash_at, only
+        self.calls: list[tuple[str, Any]] = []
+        self.is_on = True
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(os, name)
+        if name not in self.only:
+            return real
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not self.is_on:
+                return real(*args, **kwargs)
+            if name == "open" and not args[1] & (os.O_CREAT | os.O_TMPFILE & ~os.O_DIRECTORY):
+                return real(*args, **kwargs)
+            number = len(self.calls) + 1
+            if self.crash_at and number >= self.crash_at:
+                raise Crash(f"{name}{args}")
+            self.calls.append((name, args))
+            if number == self.fail_at:
+                raise OSError(self.error, os.strerror(self.error))
+            return real(*args, **kwargs)
+
+        return call

@@ -1,0 +1,391 @@
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+
+import pytest
+
+from keelstore.common import concurrency, fs
+from keelstore.common.errors import DeviceFull, DeviceUnavailable, LockTimeout, XattrNotSupported
+from test.support.faulty_os import Crash, FaultyOs
+
+# -- devices
+
+
+@pytest.mark.parametrize("name", ["d1", "sda1", "disk-1_a.b~c", "x" * 255])
+def test_device_names_that_are_fine(name):
+    assert fs.is_device_name(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a/b", "../etc", "/etc", "a\x00b", "x" * 256, "a b", "a%2fb", "ä", "a+b", "\udc80"]
+)
+def test_device_names_that_are_refused(name, tmp_path):
+    assert not fs.is_device_name(name)
+    with pytest.raises(DeviceUnavailable):
+        fs.device_path(str(tmp_path), name, False)
+
+
+def test_device_must_be_a_directory(tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "dir").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "dir")
+    assert fs.device_path(str(tmp_path), "dir", False) == f"{tmp_path}/dir"
+    assert fs.device_path(str(tmp_path), "link", False) == f"{tmp_path}/link"
+    for name in ("file", "absent"):
+        with pytest.raises(DeviceUnavailable):
+            fs.device_path(str(tmp_path), name, False)
+
+
+def test_mount_check_wants_a_mount_point_or_its_stand_in(tmp_path):
+    (tmp_path / "dir").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "dir")
+    for name in ("dir", "link"):
+        with pytest.raises(DeviceUnavailable):
+            fs.device_path(str(tmp_path), name, True)
+    (tmp_path / "dir" / ".ismount").mkdir()
+    assert not fs.is_mounted(f"{tmp_path}/dir")
+    (tmp_path / "dir" / ".ismount").rmdir()
+    (tmp_path / "dir" / ".ismount").write_text("")
+    for name in ("dir", "link"):
+        assert fs.device_path(str(tmp_path), name, True) == f"{tmp_path}/{name}"
+    assert fs.is_mounted("/proc") and fs.is_mounted("/")
+
+
+# -- room
+
+
+@pytest.mark.parametrize(
+    ("text", "amount", "is_percent"), [("1%", 1, True), ("0", 0, False), (" 1024 ", 1024, False), ("2.5%", 2.5, True)]
+)
+def test_reserve_is_bytes_or_percent(text, amount, is_percent):
+    assert fs.Reserve.parse(text) == fs.Reserve(amount, is_percent)
+
+
+@pytest.mark.parametrize("text", ["", "%", "x", "-1", "-1%", "101%", "1.5", "nan%"])
+def test_reserve_that_is_none_says_what_was_expected(text):
+    with pytest.raises(ValueError, match="number of bytes"):
+        fs.Reserve.parse(text)
+
+
+class _Room:
+    f_frsize, f_bavail, f_blocks = 1, 50, 1000
+
+
+@pytest.mark.parametrize(
+    ("reserve", "size", "expected"),
+    [
+        ("50", 0, True), ("51", 0, False), ("50", 1, False), ("49", 1, False), ("48", 1, True), ("5%", 0, True), ("5%", 1, False),
+        ("4%", 9, True), ("4%", 10, False), ("0", 100, True), ("0%", 100, True),
+    ],
+)  # fmt: skip
+def test_reserve_compares_as_the_field_does(monkeypatch, reserve, size, expected):
+    monkeypatch.setattr(fs.os, "statvfs", lambda target: _Room)
+    assert fs.Reserve.parse(reserve).allows("x", size) is expected
+    if not expected:
+        with pytest.raises(DeviceFull):
+            fs.check_space("x", fs.Reserve.parse(reserve), size)
+
+
+def test_allocation_takes_room_and_keeps_the_length(tmp_path):
+    new = fs.create_file(str(tmp_path))
+    fs.allocate(new.fd, 1 << 20)
+    found = os.fstat(new.fd)
+    assert found.st_size == 0 and found.st_blocks * 512 >= 1 << 20
+    with pytest.raises(DeviceFull):
+        fs.allocate(new.fd, 1 << 43)
+    new.discard()
+
+
+# -- locks
+
+
+def test_lock_excludes_and_times_out(tmp_path):
+    path = str(tmp_path)
+    with fs.lock_directory(path):
+        assert os.path.exists(f"{path}/.lock")
+        with pytest.raises(LockTimeout), fs.lock_directory(path, 0.02):
+            pass
+        with fs.lock_directory(path, 0.02, name="replication"):
+            assert os.path.exists(f"{path}/.lock-replication")
+    with fs.lock_directory(path, 0):
+        pass
+
+
+def test_lock_with_a_limit_has_that_many_holders(tmp_path):
+    path = str(tmp_path)
+    with fs.lock_directory(path, limit=2), fs.lock_directory(path, limit=2):
+        assert sorted(os.listdir(path)) == [".lock", ".lock-1"]
+        with pytest.raises(LockTimeout), fs.lock_directory(path, 0.01, limit=2):
+            pass
+
+
+def test_lock_of_a_missing_directory_says_so(tmp_path):
+    with pytest.raises(FileNotFoundError), fs.lock_directory(f"{tmp_path}/absent"):
+        pass
+
+
+def test_waiting_for_a_lock_lets_others_run(tmp_path):
+    order = []
+    lock = fs.lock_directory(str(tmp_path))
+    lock.__enter__()
+
+    def wait():
+        with fs.lock_directory(str(tmp_path), 5):
+            order.append("had")
+
+    def release():
+        order.append("release")
+        lock.__exit__()
+
+    tasks = [concurrency.spawn(wait), concurrency.spawn(release)]
+    for task in tasks:
+        task.wait()
+    assert order == ["release", "had"]
+
+
+def test_lock_is_had_by_one_disk_thread_at_a_time(tmp_path):
+    held, most = [], []
+
+    def work():
+        for _ in range(20):
+            with fs.lock_directory(str(tmp_path), 10):
+                held.append(1)
+                most.append(len(held))
+                held.pop()
+
+    tasks = [concurrency.spawn(concurrency.on_disk_thread, "lock-test", work) for _ in range(3)]
+    for task in tasks:
+        task.wait()
+    assert max(most) == 1 and len(most) == 60
+
+
+def test_lock_file_that_was_removed_is_not_trusted(tmp_path, monkeypatch):
+    directory = tmp_path / "part"
+    directory.mkdir()
+    real, done = fs.fcntl.flock, list[int]()
+
+    def flock(fd, how):
+        if not done:
+            done.append(1)
+            os.unlink(directory / ".lock")  # another process cleaned the directory between our open and flock
+        real(fd, how)
+
+    monkeypatch.setattr(fs.fcntl, "flock", flock)
+    with fs.lock_directory(str(directory), 1), pytest.raises(LockTimeout), fs.lock_directory(str(directory), 0):
+        pass
+
+
+# -- durable verbs
+
+
+def test_directories_made_are_reported_innermost_first(tmp_path):
+    path = f"{tmp_path}/a/b/c"
+    assert fs.make_directories(path) == (f"{tmp_path}/a/b", f"{tmp_path}/a", str(tmp_path))
+    assert fs.make_directories(path) == ()
+    assert fs.make_directories(f"{tmp_path}/a/b/d") == (f"{tmp_path}/a/b",)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError):
+        fs.make_directories(f"{tmp_path}/file/x")
+
+
+@pytest.mark.parametrize("tmpfile_works", [True, False])
+def test_linked_file_is_whole_and_replaces(tmp_path, monkeypatch, tmpfile_works):
+    monkeypatch.setattr(fs, "_tmpfile_works", tmpfile_works)
+    for text in (b"one", b"two"):
+        directory = f"{tmp_path}/d/h"
+        made = fs.make_directories(directory)
+        new = fs.create_file(directory, f"{tmp_path}/d/tmp")
+        fs.write_all(new.fd, text)
+        fs.set_xattr(new.fd, "user.x", text)
+        assert os.listdir(directory) == ([] if text == b"one" else ["f"])
+        fs.sync_file(new.fd)
+        fs.link_durably(new, f"{directory}/f", made)
+        new.discard()
+        new.discard()
+        assert fs.read_file(f"{directory}/f") == text
+        assert fs.get_xattr(f"{directory}/f", "user.x") == text
+        assert os.listdir(directory) == ["f"]
+    if not tmpfile_works:
+        assert os.listdir(f"{tmp_path}/d/tmp") == []
+
+
+def test_file_system_without_unnamed_files_is_remembered(tmp_path, monkeypatch):
+    monkeypatch.setattr(fs, "_tmpfile_works", True)
+    real, calls = os.open, []
+
+    def refuse(path, flags, mode=0o777, **kwargs):
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            calls.append(path)
+            raise OSError(errno.EOPNOTSUPP, "no")
+        return real(path, flags, mode, **kwargs)
+
+    monkeypatch.setattr(fs.os, "open", refuse)
+    for _ in range(2):
+        new = fs.create_file(str(tmp_path))
+        assert len(os.listdir(tmp_path)) == 1
+        new.discard()
+    assert len(calls) == 1 and os.listdir(tmp_path) == []
+
+
+def test_directory_that_vanished_is_reported(tmp_path):
+    directory = tmp_path / "h"
+    directory.mkdir()
+    new = fs.create_file(str(directory))
+    directory.rmdir()
+    with pytest.raises(FileNotFoundError):
+        fs.link_durably(new, f"{directory}/f")
+    new.discard()
+
+
+def test_link_syncs_every_directory_that_changed(tmp_path, monkeypatch):
+    trace = FaultyOs()
+    monkeypatch.setattr(fs, "os", trace)
+    made = fs.make_directories(f"{tmp_path}/a/b")
+    new = fs.create_file(f"{tmp_path}/a/b")
+    fs.write_all(new.fd, b"x")
+    fs.sync_file(new.fd)
+    fs.link_durably(new, f"{tmp_path}/a/b/f", made)
+    names = [name for name, _ in trace.calls if name != "mkdir"]
+    assert names == ["open", "write", "fsync", "link", "fsync", "fsync", "fsync"]
+    new.discard()
+
+
+def test_replaced_file_is_old_or_new_at_every_crash(tmp_path, monkeypatch):
+    path = f"{tmp_path}/f"
+    for step in range(1, 20):
+        with open(path, "wb") as file:
+            file.write(b"old")
+        faults = FaultyOs(crash_at=step)
+        monkeypatch.setattr(fs, "os", faults)
+        try:
+            fs.replace_file(path, b"new content")
+        except Crash:
+            assert fs.read_file(path) in (b"old", b"new content")
+        else:
+            assert fs.read_file(path) == b"new content"
+            break
+    else:
+        pytest.fail("never ended")
+    assert step > 4
+
+
+def test_replacing_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
+    path = f"{tmp_path}/f"
+    for step in (2, 3, 4):
+        monkeypatch.setattr(fs, "os", FaultyOs(fail_at=step, error=errno.ENOSPC))
+        with pytest.raises(DeviceFull):
+            fs.replace_file(path, b"new")
+        assert os.listdir(tmp_path) == []
+
+
+def test_append_truncate_and_remove(tmp_path):
+    path = f"{tmp_path}/f"
+    fs.append(path, b"a\n")
+    fs.append(path, b"b\n")
+    assert fs.read_file(path) == b"a\nb\n"
+    fs.truncate(path)
+    assert fs.read_file(path) == b""
+    assert fs.remove_file(path) and not fs.remove_file(path)
+    fs.truncate(path)
+    assert fs.read_file(path) is None
+    fs.append(path, b"12345")
+    with pytest.raises(ValueError):
+        fs.read_file(path, 4)
+
+
+def test_directory_is_removed_only_when_empty(tmp_path):
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "f").write_text("")
+    assert not fs.remove_directory(f"{tmp_path}/d")
+    os.unlink(tmp_path / "d" / "f")
+    assert fs.remove_directory(f"{tmp_path}/d") and fs.remove_directory(f"{tmp_path}/d")
+
+
+def test_rename_and_second_link(tmp_path):
+    (tmp_path / "a").write_text("x")
+    (tmp_path / "d").mkdir()
+    fs.rename_durably(f"{tmp_path}/a", f"{tmp_path}/d/b")
+    fs.link_existing(f"{tmp_path}/d/b", f"{tmp_path}/e/f/b")
+    fs.link_existing(f"{tmp_path}/d/b", f"{tmp_path}/e/f/b")
+    assert os.stat(f"{tmp_path}/e/f/b").st_nlink == 2
+
+
+def test_quarantine_moves_whole_and_never_overwrites(tmp_path):
+    into = f"{tmp_path}/quarantined/objects"
+    seen = set()
+    for text in ("one", "two", "three"):
+        (tmp_path / "hash").mkdir()
+        (tmp_path / "hash" / "f").write_text(text)
+        target = fs.quarantine(f"{tmp_path}/hash", into)
+        with open(f"{target}/f") as file:
+            assert file.read() == text
+        seen.add(target)
+    (tmp_path / "hash").write_text("a file where a directory should be")
+    seen.add(fs.quarantine(f"{tmp_path}/hash", into))
+    assert len(seen) == 4 and f"{into}/hash" in seen
+    assert sum(name.startswith("hash-") and len(name) == 37 for name in os.listdir(into)) == 3
+    with pytest.raises(FileNotFoundError):
+        fs.quarantine(f"{tmp_path}/hash", into)
+
+
+def test_quarantined_file_does_not_replace_another(tmp_path):
+    for text in ("one", "two"):
+        (tmp_path / "f").write_text(text)
+        fs.quarantine(f"{tmp_path}/f", f"{tmp_path}/q")
+    assert len(os.listdir(tmp_path / "q")) == 2
+
+
+# -- extended attributes
+
+
+def test_attributes_are_set_read_and_removed(tmp_path):
+    path = f"{tmp_path}/f"
+    with open(path, "wb"):
+        pass
+    assert fs.get_xattr(path, "user.a") is None
+    fs.set_xattr(path, "user.a", b"\x00value")
+    assert fs.get_xattr(path, "user.a") == b"\x00value" and fs.list_xattrs(path) == ["user.a"]
+    fs.remove_xattr(path, "user.a")
+    fs.remove_xattr(path, "user.a")
+    assert fs.get_xattr(path, "user.a") is None
+    with pytest.raises(FileNotFoundError):
+        fs.get_xattr(f"{tmp_path}/absent", "user.a")
+
+
+def test_attribute_that_does_not_fit_is_a_full_device(tmp_path):
+    path = f"{tmp_path}/f"
+    with open(path, "wb"):
+        pass
+    with pytest.raises(DeviceFull):
+        fs.set_xattr(path, "user.a", b"x" * 70000)
+
+
+def test_file_system_without_attributes_is_named():
+    with pytest.raises(XattrNotSupported):
+        fs.set_xattr("/proc/self/status", "user.a", b"x")
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
+def test_full_device_has_one_error(tmp_path, monkeypatch, error):
+    new = fs.create_file(str(tmp_path))
+    for call in (
+        lambda: fs.write_all(new.fd, b"x"), lambda: fs.set_xattr(new.fd, "user.a", b"x"), lambda: fs.sync_file(new.fd),
+        lambda: fs.sync_data(new.fd), lambda: fs.make_directories(f"{tmp_path}/x"), lambda: fs.create_file(str(tmp_path)),
+        lambda: fs.link_durably(new, f"{tmp_path}/f"), lambda: fs.replace_file(f"{tmp_path}/g", b"x"),
+    ):  # fmt: skip
+        monkeypatch.setattr(fs, "os", FaultyOs(fail_at=1, error=error))
+        with pytest.raises(DeviceFull):
+            call()
+    monkeypatch.setattr(fs, "os", os)
+    new.discard()
+
+
+def test_pause_waits_on_either_kind_of_thread():
+    started = time.monotonic()
+    concurrency.pause(0.001)
+    concurrency.on_disk_thread("pause-test", concurrency.pause, 0.001)
+    assert time.monotonic() - started >= 0.002
+    assert threading.active_count() >= 1
