@@ -60,10 +60,11 @@ class _Reader(pickle.Unpickler):
 
 
 def loads(
-    data: bytes, *, extra: Mapping[tuple[str, str], Callable[..., Any]] | None = None, encoding: str = "utf-8"
+    data: bytes, *, extra: Mapping[tuple[str, str], Callable[..., Any]] | None = None, encoding: str = "utf-8",
+    max_size: int = MAX_SIZE,
 ) -> Any:
     """The plain value of a pickle. ``encoding`` reads Python 2 strings ('bytes' keeps them). Raises ValueError."""
-    if len(data) > MAX_SIZE:
+    if len(data) > max_size:
         raise ValueError(f"pickle of {len(data)} bytes is too large")
     try:
         return _Reader(data, extra or {}, encoding).load()

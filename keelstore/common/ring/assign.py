@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,10 +39,12 @@ class Problem:
 
     ``table``: device ids, rows by partitions, ``topology.none`` where nobody has the slot. ``short``: how many partitions
     the last row has. ``movable``: the partitions of which a slot may be moved. ``quotas``: slots for each device to hold.
+    ``crowded``: by depth, the tiers that cannot but hold too much (``topology.crowded_tiers``).
     """
 
     topology: Topology
     limits: Limits
+    crowded: tuple[NDArray[np.bool_], ...]
     quotas: Ints
     table: NDArray[np.int32]
     short: int
@@ -60,8 +63,8 @@ def assign(problem: Problem, rng: np.random.Generator, progress: Progress | None
     if rows and (problem.table == problem.topology.none).all():
         say("assigning partitions", 0.0)
         whole = problem.short == partitions
-        return spread(problem.topology, problem.limits, problem.quotas, partitions, rows if whole else rows - 1,
-                      0 if whole else problem.short, rng)
+        return spread(problem.topology, problem.limits, problem.crowded, problem.quotas, partitions,
+                      rows if whole else rows - 1, 0 if whole else problem.short, rng)
     return _Assignment(problem, rng, say).run()
 
 
@@ -346,7 +349,7 @@ class _Assignment:
         return found
 
 
-def _rank(groups: Index) -> Index:
+def _rank(groups: NDArray[Any]) -> Index:
     """For each entry, how many equal ones stand before it."""
     order = np.argsort(groups, kind="stable")
     ordered = groups[order]
@@ -357,7 +360,7 @@ def _rank(groups: Index) -> Index:
     return rank
 
 
-def _match(ours: Ints, theirs: Ints) -> tuple[Index, Index]:
+def _match(ours: NDArray[Any], theirs: NDArray[Any]) -> tuple[Index, Index]:
     """Pair entries of equal value, each once: the first with the first. Entries of -1 have no pair."""
     width = max(len(ours), len(theirs), 1)
     left = np.where(ours >= 0, ours.astype(np.int64) * width + _rank(ours), -1)

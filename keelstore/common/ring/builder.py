@@ -11,7 +11,7 @@ import hashlib
 import math
 import secrets
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from keelstore.common.ring import assign, builder_file, dispersion, plan, topology
 from keelstore.common.ring.builder_file import NONE, BuilderState
-from keelstore.common.ring.devices import RingDevice, matches
+from keelstore.common.ring.devices import RingDevice, from_dict, matches
 from keelstore.common.ring.errors import BuilderError, DuplicateDevice, ValidationError
 from keelstore.common.ring.format import Device, RingData
 from keelstore.common.ring.plan import Tier
@@ -69,7 +69,6 @@ class RingBuilder:
     @classmethod
     def from_ring(cls, ring: RingData, min_part_hours: int) -> RingBuilder:
         """A builder out of a ring file. What only the lost builder knew, when partitions last moved among it, is gone."""
-        from keelstore.common.ring.devices import from_dict  # noqa: PLC0415
         devices = tuple(None if dev is None else from_dict(dev) for dev in ring.devices)
         builder = cls(ring.part_power, max(ring.replica_count, 1.0), min_part_hours)
         table, short = builder_file.from_arrays(ring.rows, builder.parts) if ring.rows else (None, 0)
@@ -210,13 +209,13 @@ class RingBuilder:
 
     def set_weight(self, device_id: int, weight: float) -> None:
         _check_weight(weight)
-        self._alter("weight", device_id, float(weight))
+        self._alter("weight", device_id, lambda device: replace(device, weight=float(weight)))
 
     def set_region(self, device_id: int, region: int) -> None:
-        self._alter("region", device_id, region)
+        self._alter("region", device_id, lambda device: replace(device, region=region))
 
     def set_zone(self, device_id: int, zone: int) -> None:
-        self._alter("zone", device_id, zone)
+        self._alter("zone", device_id, lambda device: replace(device, zone=zone))
 
     def set_info(self, device_id: int, changes: Mapping[str, Any]) -> RingDevice:
         """Change addresses, name or meta, which say nothing about partitions. Returns the device as it is now."""
@@ -254,10 +253,10 @@ class RingBuilder:
         self.last_moves_epoch = 0
         self._last_moves[:] = _MAX_AGE
 
-    def _alter(self, what: str, device_id: int, value: float) -> None:
+    def _alter(self, what: str, device_id: int, change: Callable[[RingDevice], RingDevice]) -> None:
         if device_id in self.removing:
             raise BuilderError(f"Can not set {what} of dev_id {device_id} because it is marked for removal")
-        self.devices[device_id] = replace(self.device(device_id), **{what: value})
+        self.devices[device_id] = change(self.device(device_id))
         self._changed()
 
     def _changed(self) -> None:
@@ -335,12 +334,15 @@ class RingBuilder:
         if removed or len(self.devices) < layout.size:
             gone = np.append(layout.of[0] < 0, True)[:layout.size + 1]
             start = np.where(gone[start], layout.none, start)
-        target = plan.target(self._planned(), self.replicas, self.overload)
+        devices = self._planned()
+        target, even = plan.target(devices, self.replicas, self.overload), plan.dispersed(devices, self.replicas)
         slots = before.shape[1] * (len(before) - 1) + short if len(before) else 0
         held = assign.count_held(layout, start)
-        quotas = topology.quotas_of(layout, target, slots, held)
-        problem = assign.Problem(layout, topology.limits_of(layout, target), quotas, start.astype(np.int32), short,
-                                 self._last_moves >= self.min_part_hours)
+        quotas = topology.quotas_of(layout, target, even, slots, held)
+        limits = topology.limits_of(layout, target)
+        most = plan.most_when_even((dev.tier for dev in devices if dev.weight > 0), self.replicas)
+        problem = assign.Problem(layout, limits, topology.crowded_tiers(layout, limits, most), quotas,
+                                 start.astype(np.int32), short, self._last_moves >= self.min_part_hours)
         table = assign.assign(problem, rng, progress)
         exists = np.ones(table.shape, dtype=bool)
         exists[-1, short:] = False
@@ -362,7 +364,8 @@ class RingBuilder:
             return 0.0
         layout = topology.build([None if dev is None else dev.tier for dev in self.devices])
         table = np.where(self._table < 0, layout.none, self._table)
-        self.graph, self.dispersion = dispersion.measure(layout, table, self.replicas, self._short)
+        able = [dev.tier for dev in self if dev.weight > 0]
+        self.graph, self.dispersion = dispersion.measure(layout, able, table, self.replicas, self._short)
         return self.dispersion
 
     def validate(self) -> None:

@@ -22,21 +22,20 @@ _remove_devs                list of the device dicts that go with the next rebal
 id                          str, given with the first save
 ==========================  ==========================================================================================
 
-Pickle is what the format demands. It is read with a reader that makes nothing but plain values and arrays.
+Pickle is what the format demands. It is read with ``plainpickle``, which makes nothing but plain values, and arrays here.
 """
 
 from __future__ import annotations
 
-import io
-import pickle
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from keelstore.common import plainpickle
 from keelstore.common.ring.devices import RingDevice, from_dict
 from keelstore.common.ring.errors import BuilderFileMissing, RingFileError
 from keelstore.common.ring.format import id_bytes_for, no_device, replace_file
@@ -79,7 +78,7 @@ def encode(state: BuilderState) -> bytes:
                                       "parts_wanted": state.parts_wanted.get(dev.id, 0)} for dev in state.devices]
     parts = 1 << state.part_power
     moves = array("B", bytes(parts) if state.last_moves is None else state.last_moves.astype(np.uint8).tobytes())
-    return pickle.dumps({
+    return plainpickle.dumps({
         "part_power": state.part_power, "next_part_power": state.next_part_power, "replicas": state.replicas,
         "min_part_hours": state.min_part_hours, "parts": parts, "devs": devs, "devs_changed": state.devices_changed,
         "dev_id_bytes": width, "version": state.version, "overload": state.overload,
@@ -87,7 +86,7 @@ def encode(state: BuilderState) -> bytes:
         "_last_part_moves": moves, "_last_part_moves_epoch": state.last_moves_epoch, "_last_part_gather_start": 0,
         "_dispersion_graph": {tier: list(row) for tier, row in state.graph.items()}, "dispersion": state.dispersion,
         "_remove_devs": [devs[device_id] for device_id in state.removing], "id": state.id,
-    }, protocol=2)
+    })
 
 
 def save(state: BuilderState, path: str) -> None:
@@ -164,12 +163,7 @@ def decode(data: bytes, path: str = "builder") -> BuilderState:
 
 
 def _fields(data: bytes) -> Mapping[str, Any]:
-    try:
-        value = _PlainUnpickler(io.BytesIO(data)).load()
-    except MemoryError:
-        raise ValueError("it asks for more memory than there is") from None
-    except Exception as error:  # what a broken pickle raises is not bounded
-        raise ValueError(f"not a pickle of plain values ({type(error).__name__}: {error})") from None
+    value = plainpickle.loads(data, extra=_makers(), max_size=len(data))
     if not isinstance(value, Mapping):
         value = getattr(value, "__dict__", None)  # very old files hold an object in place of a dict
     if not isinstance(value, Mapping) or "devs" not in value:
@@ -177,36 +171,30 @@ def _fields(data: bytes) -> Mapping[str, Any]:
     return value
 
 
-class _PlainUnpickler(pickle.Unpickler):
-    """Makes plain values and arrays, and refuses every other class or function that a pickle names."""
+def _makers() -> dict[tuple[str, str], Callable[..., Any]]:
+    """What a builder's pickle may name besides plain values: arrays, and the class of very old files."""
+    # The stand-in for the class is made anew each time, so that nothing that a pickle does to it lasts.
+    stand_in: Callable[..., Any] = type("OldBuilder", (), {})
 
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("array", "array"):
-            return array
-        if (module, name) == ("array", "_array_reconstructor"):
-            return _array_of
-        if (module, name) == ("swift.common.ring.builder", "RingBuilder"):
-            return type("OldBuilder", (), {})  # made anew each time, so that nothing a pickle does to it lasts
-        if name == "_reconstructor" and module in ("copyreg", "copy_reg"):
-            return _object_of
-        raise pickle.UnpicklingError(f"{module}.{name} is not allowed")
+    def old_builder(kind: object, base: object, state: object) -> object:
+        if kind is not stand_in or base is not object or state is not None:
+            raise ValueError("not an old builder")
+        return stand_in()
+
+    return {("array", "array"): array, ("array", "_array_reconstructor"): _array_of,
+            ("swift.common.ring.builder", "RingBuilder"): stand_in,
+            ("copyreg", "_reconstructor"): old_builder, ("copy_reg", "_reconstructor"): old_builder,
+            ("builtins", "object"): object, ("__builtin__", "object"): object}
 
 
 _MACHINE_FORMATS = {0: "<u1", 2: "<u2", 3: ">u2", 6: "<u4", 7: ">u4", 10: "<u8", 11: ">u8"}
 
 
-def _array_of(kind: type, typecode: str, machine_format: int, data: bytes) -> array[int]:
+def _array_of(kind: object, typecode: str, machine_format: int, data: bytes) -> array[int]:
     """Arrays as newer pickle protocols write them; the machine formats are those of the array module's documentation."""
     if kind is not array or typecode not in ("B", "H", "I", "L") or machine_format not in _MACHINE_FORMATS:
-        raise pickle.UnpicklingError("not an array of whole numbers")
+        raise ValueError("not an array of whole numbers")
     return array(typecode, np.frombuffer(data, dtype=_MACHINE_FORMATS[machine_format]).tolist())
-
-
-def _object_of(kind: type, base: type, state: object) -> object:
-    """An instance of the stand-in for the old builder class."""
-    if getattr(kind, "__name__", "") != "OldBuilder" or state is not None:
-        raise pickle.UnpicklingError("not an old builder")
-    return kind()
 
 
 def _state(fields: Mapping[str, Any]) -> BuilderState:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,14 +28,16 @@ def occurrences(numbers: NDArray[np.int32]) -> tuple[NDArray[np.int8], NDArray[n
     return times, first
 
 
-def measure(topology: Topology, table: NDArray[np.int32], replicas: float, common: int) -> tuple[Graph, float]:
+def measure(topology: Topology, able: Iterable[Tier], table: NDArray[np.int32], replicas: float,
+            common: int) -> tuple[Graph, float]:
     """The number of partitions by tier and by replicas in it, and the dispersion in percent.
 
-    ``table`` holds device ids, rows by partitions, ``topology.none`` where there is none. Only the first ``common``
-    partitions, those that every row has, count for the dispersion: the field's rule. 0 is best.
+    ``able`` are the tiers of the devices that have weight; what lies on others is badly dispersed. ``table`` holds device
+    ids, rows by partitions, ``topology.none`` where there is none. Only the first ``common`` partitions, those that every
+    row has, count for the dispersion: the field's rule. 0 is best.
     """
     rows, partitions = table.shape
-    limit = most_when_even(topology.tiers[-1], replicas)
+    limit = most_when_even(able, replicas)
     columns = max(ceil(replicas), rows) + 1
     counts = [np.zeros((len(names), columns), dtype=np.int64) for names in topology.tiers]
     over = 0
@@ -48,7 +50,7 @@ def measure(topology: Topology, table: NDArray[np.int32], replicas: float, commo
             real = first & (number >= 0)
             flat = number[real].astype(np.int64) * columns + times[real]
             counts[depth] += np.bincount(flat, minlength=counts[depth].size).reshape(counts[depth].shape)
-            allowed = np.array([limit[name] for name in topology.tiers[depth]] + [columns], dtype=np.int32)
+            allowed = np.array([limit.get(name, 0) for name in topology.tiers[depth]] + [columns], dtype=np.int32)
             excess = np.where(real, np.maximum(times - allowed[number], 0), 0).sum(axis=0)
             np.maximum(worst, excess, out=worst)
         over += int(worst[:max(0, common - begin)].sum())

@@ -27,6 +27,7 @@ from array import array
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from keelstore.common.ring.errors import RingFileError
@@ -79,9 +80,10 @@ class RingData:
     def dev_id_bytes(self) -> int:
         return self.rows[0].itemsize if self.rows else 2
 
-    def assigned_ids(self) -> set[int]:
+    @cached_property
+    def assigned_ids(self) -> frozenset[int]:
         """Ids of the devices that have at least one partition."""
-        return set().union(*self.rows)
+        return frozenset().union(*self.rows)
 
 
 def no_device(id_bytes: int) -> int:
@@ -276,7 +278,7 @@ def _devices(value: Any) -> tuple[Device | None, ...]:
 def _check(ring: RingData) -> None:
     if ring.rows and len(ring.rows[0]) != 1 << ring.part_power:
         raise _Malformed(f"is truncated in its table: {len(ring.rows[0])} partitions of {1 << ring.part_power}")
-    for device_id in ring.assigned_ids():
+    for device_id in ring.assigned_ids:
         if device_id >= len(ring.devices) or ring.devices[device_id] is None:
             raise _Malformed(f"has partitions on device {device_id}, which is not in it")
 
@@ -366,8 +368,7 @@ def _encode_v2(ring: RingData, name: str) -> bytes:
         out.sync()
         index[name] = [packed_start, start, out.packed, out.plain, "sha256", digest.hexdigest()]
 
-    for part, value in ((METADATA, head), (DEVICES, plain_devices(ring.devices))):
-        text = _dump(value)
+    for part, text in ((METADATA, _dump(head)), (DEVICES, _dump(plain_devices(ring.devices)))):
         section(part, len(text), iter((text,)))
     section(ASSIGNMENTS, width * sum(map(len, ring.rows)), (_big_endian(row, width) for row in ring.rows))
 
@@ -375,8 +376,8 @@ def _encode_v2(ring: RingData, name: str) -> bytes:
     text = _dump(index)
     out.write(struct.pack("!Q", len(text)) + text)
     out.sync(level=0)
-    for value in (start, packed_start):  # stored, so that both stand at a fixed distance from the end
-        out.write(struct.pack("!Q", value))
+    for offset in (start, packed_start):  # stored, so that both stand at a fixed distance from the end
+        out.write(struct.pack("!Q", offset))
         out.sync()
     return out.finish()
 

@@ -5,9 +5,14 @@ other, and put ``replicas`` points on it at equal distances. Moving the points o
 another, and every tier, of whatever size, gets its share rounded down or up in each partition. Since that pairs always
 the same devices, the line is laid anew, in another random order of regions, zones, servers and devices, for each of many
 small batches of partitions.
+
+Where weights force a tier to hold more than keeps replicas well apart, such tiers go to an end of their parent. Then it is
+the same partitions that are badly placed at each depth, and so the fewest of them.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,41 +23,38 @@ from keelstore.common.ring.topology import DEPTHS, Ints, Limits, Topology
 BATCHES = 2048  # more of them mix the devices better and take longer
 
 
-def spread(topology: Topology, limits: Limits, quotas: Ints, partitions: int, replicas: int, extra: int,
-           rng: np.random.Generator) -> NDArray[np.int32]:
+def spread(topology: Topology, limits: Limits, crowded: tuple[NDArray[np.bool_], ...], quota: Ints, partitions: int,
+           replicas: int, extra: int, rng: np.random.Generator) -> NDArray[np.int32]:
     """Rows of device ids: ``replicas`` of them, and one more for the first ``extra`` partitions.
 
-    ``quotas`` (by device id) sum to the number of slots. Returns an array of ``replicas (+1 if extra)`` by ``partitions``;
+    ``quota`` (by device id) sums to the number of slots; ``crowded`` tells, by depth, the tiers that cannot but hold too
+    much. Returns an array of ``replicas (+1 if extra)`` by ``partitions``;
     what the short row does not have is ``topology.none``.
     """
-    quotas = quotas.astype(np.int64)
+    quotas: NDArray[np.int64] = quota.astype(np.int64)
     if not extra:
-        return _sample(topology, quotas, partitions, replicas, rng)
+        return _sample(topology, crowded, quotas, partitions, replicas, rng)
     table = np.full((replicas + 1, partitions), topology.none, dtype=np.int32)
     first = _divide(topology, limits, quotas, extra, replicas + 1, partitions - extra)
-    table[:, :extra] = _sample(topology, first, extra, replicas + 1, rng)
+    table[:, :extra] = _sample(topology, crowded, first, extra, replicas + 1, rng)
     if replicas and extra < partitions:
-        table[:replicas, extra:] = _sample(topology, quotas - first, partitions - extra, replicas, rng)
+        table[:replicas, extra:] = _sample(topology, crowded, quotas - first, partitions - extra,
+                                            replicas, rng)
     return table
 
 
-def _sample(topology: Topology, quotas: NDArray[np.int64], partitions: int, replicas: int,
-            rng: np.random.Generator) -> NDArray[np.int32]:
+def _sample(topology: Topology, crowded: tuple[NDArray[np.bool_], ...], quotas: NDArray[np.int64], partitions: int,
+            replicas: int, rng: np.random.Generator) -> NDArray[np.int32]:
     table = np.empty((replicas, partitions), dtype=np.int32)
     left = quotas.copy()
     batch = max(1, -(-partitions // BATCHES))
     places = rng.permutation(partitions)  # so that neighbours are not alike: handoffs are sought among neighbours
     devices = np.flatnonzero(quotas > 0)
     tiers = [topology.of[depth][devices] for depth in range(DEPTHS)]
-    sizes = [len(names) for names in topology.tiers]
     for begin in range(0, partitions, batch):
         remaining = partitions - begin
         count = min(batch, remaining)
-        # A random order of the devices in which those of each tier stay together.
-        key = rng.permutation(sizes[0])[tiers[0]].astype(np.int64)
-        for depth in range(1, DEPTHS):
-            key = key * sizes[depth] + rng.permutation(sizes[depth])[tiers[depth]]
-        order = devices[np.argsort(key)]
+        order = devices[_order(tiers, crowded, rng)]
         ends = np.cumsum(left[order])
         # ``left`` sums to replicas * remaining. The points of one partition are ``remaining`` apart; those of the batch
         # are as even as whole numbers allow, which keeps every tier's rest within what the rest of partitions can take.
@@ -62,6 +64,27 @@ def _sample(topology: Topology, quotas: NDArray[np.int64], partitions: int, repl
         left[order] -= taken
         table[:, places[begin:begin + count]] = np.repeat(order, taken).reshape(replicas, count)
     return table
+
+
+def _order(tiers: list[Ints], crowded: tuple[NDArray[np.bool_], ...], rng: np.random.Generator) -> NDArray[np.int64]:
+    """A random order of devices in which those of each tier stay together, crowded tiers at an end of their parent."""
+    keys = []
+    span = 1
+    for number, full in zip(tiers, crowded, strict=True):
+        size = len(full)
+        place = rng.permutation(size)
+        if full.any():
+            place += size  # so that the crowded ones can go before or behind the others, half of them each
+            place[full] += np.where(place[full] & 1, -size, size)
+            size *= 3
+        span *= size
+        keys.append(place[number])
+    if span >= 1 << 62:  # too much for one number
+        return np.lexsort(keys[::-1])
+    key = keys[0].astype(np.int64)
+    for more, full in zip(keys[1:], crowded[1:], strict=True):
+        key = key * (len(full) * 3 if full.any() else len(full)) + more
+    return np.argsort(key)
 
 
 def _divide(topology: Topology, limits: Limits, quotas: NDArray[np.int64], partitions: int, replicas: int,
@@ -90,8 +113,7 @@ def _divide(topology: Topology, limits: Limits, quotas: NDArray[np.int64], parti
     return wanted
 
 
-def _bounded(amount: int, weights: NDArray[np.float64], low: NDArray[np.float64],
-             high: NDArray[np.float64]) -> NDArray[np.int64]:
+def _bounded(amount: int, weights: NDArray[Any], low: NDArray[Any], high: NDArray[Any]) -> NDArray[np.int64]:
     """``amount`` in whole numbers, in proportion to ``weights`` within bounds as far as they allow."""
     scale_low, scale_high = 0.0, 1.0
     while np.clip(weights * scale_high, low, high).sum() < min(amount, high.sum()) - EPSILON and scale_high < 1e9:

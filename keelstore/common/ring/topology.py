@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,11 +73,18 @@ def limits_of(topology: Topology, plan: Mapping[Tier, float]) -> Limits:
     return Limits(tuple(least), tuple(most))
 
 
-def quotas_of(topology: Topology, plan: Mapping[Tier, float], slots: int, current: Ints) -> Ints:
+def crowded_tiers(topology: Topology, limits: Limits, most: Mapping[Tier, int]) -> tuple[NDArray[np.bool_], ...]:
+    """By depth, the tiers that are planned to hold more of a partition than ``most`` says they should."""
+    return tuple(limits.most[depth] > np.array([most.get(name, 0) for name in names], dtype=np.int32)
+                 for depth, names in enumerate(topology.tiers))
+
+
+def quotas_of(topology: Topology, plan: Mapping[Tier, float], even: Mapping[Tier, float], slots: int,
+              current: Ints) -> Ints:
     """How many of ``slots`` part-replicas each device should hold; they sum to ``slots``.
 
     Every tier gets its planned share rounded down or up. Where both would do, the one nearer to what it holds now
-    (``current``, by device id) wins, so that a ring in balance stays as it is.
+    (``current``, by device id) wins, so that a ring in balance stays as it is; then the one nearer to the ``even`` plan.
     """
     quota = np.zeros(topology.size, dtype=np.int32)
     replicas = plan.get((), 0.0)
@@ -90,25 +98,27 @@ def quotas_of(topology: Topology, plan: Mapping[Tier, float], slots: int, curren
         present = topology.of[depth] >= 0
         held = np.bincount(topology.of[depth][present], weights=held_by[present], minlength=len(names))
         shares = np.array([plan.get(name, 0.0) for name in names]) * scale
+        wanted = np.array([even.get(name, 0.0) for name in names]) * scale
         given = np.zeros(len(names), dtype=np.int64)
         parents = topology.parents[depth]
         bounds = np.searchsorted(parents, np.arange(len(amounts) + 1))
         for parent, amount in enumerate(amounts):
             begin, end = bounds[parent], bounds[parent + 1]
-            given[begin:end] = _whole(amount, shares[begin:end], held[begin:end])
+            given[begin:end] = _whole(amount, shares[begin:end], held[begin:end], wanted[begin:end])
         amounts = [int(value) for value in given]
     for name, amount in zip(topology.tiers[-1], amounts, strict=True):
         quota[int(name[-1])] = amount
     return quota
 
 
-def _whole(total: int, shares: NDArray[np.float64], held: NDArray[np.float64]) -> NDArray[np.int64]:
+def _whole(total: int, shares: NDArray[Any], held: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.int64]:
     """Shares rounded down or up so that they sum to ``total``, which their own sum is within one of."""
     base = np.floor(shares + 1e-6).astype(np.int64)
     rest = np.maximum(shares - base, 0.0)
     missing = total - int(base.sum())
     if missing > 0:
-        order = np.lexsort((-rest, -np.sign(held - base).clip(0), rest <= 1e-6, shares <= 0))
+        gain = (1 - 2 * rest) / np.maximum(shares, 1e-9)  # the smaller the share, the more a wrong rounding shows
+        order = np.lexsort((gain, shares > wanted + 1e-6, held <= base, rest <= 1e-6, shares <= 0))
         base[order[:missing]] += 1
     elif missing < 0:
         order = np.lexsort((rest, base <= 0))
