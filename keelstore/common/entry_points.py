@@ -1,0 +1,38 @@
+"""The names under which paste configuration finds our apps and filters (``use = egg:swift#NAME``).
+
+Read by ``paste_config.py``, so that a checkout works uninstalled, and by ``setup.py``. Pure data: imports nothing.
+"""
+
+APPS = {
+    "proxy": "keelstore.proxy.app:app_factory",
+    "account": "keelstore.account.server:app_factory",
+    "container": "keelstore.container.server:app_factory",
+    "object": "keelstore.obj.server:app_factory",
+}
+
+FILTERS = {
+    name: f"keelstore.common.middleware.{module}:filter_factory"
+    for name, module in {
+        "catch_errors": "catch_errors",
+        "copy": "copy",
+        "gatekeeper": "gatekeeper",
+        "healthcheck": "healthcheck",
+        "listing_formats": "listing_formats",
+        "memcache": "cache",
+        "proxy_logging": "proxy_logging",
+        "ratelimit": "ratelimit",
+        "recon": "recon",
+        "tempauth": "tempauth",
+    }.items()
+}
+
+COMMANDS = {
+    "keelstore": "keelstore.cli.main:main",
+    "keelstore-node": "keelstore.node.__main__:main",
+    "keelstore-proxy-server": "keelstore.node.__main__:proxy_server",
+    "keelstore-account-server": "keelstore.node.__main__:account_server",
+    "keelstore-container-server": "keelstore.node.__main__:container_server",
+    "keelstore-object-server": "keelstore.node.__main__:object_server",
+    "keelstore-init": "keelstore.cli.init:main",
+    "keelstore-ring-builder": "keelstore.cli.ring_builder:main",
+}
