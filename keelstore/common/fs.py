@@ -65,7 +65,7 @@ def is_mounted(path: str) -> bool:
         return False
 
 
-def device_path(devices: str, name: str, mount_check: bool) -> str:
+def check_device(devices: str, name: str, mount_check: bool) -> str:
     """The directory of a usable device. Raises DeviceUnavailable: bad name, not mounted, or not a directory."""
     if is_device_name(name):
         path = f"{devices}/{name}"
@@ -110,11 +110,10 @@ class Reserve:
             left = left * 100 / (room.f_frsize * room.f_blocks or 1)
         return left > self.amount if size else left >= self.amount
 
-
-def check_space(target: int | str, reserve: Reserve, size: int = 0) -> None:
-    """Raises DeviceFull when ``reserve`` does not allow ``size`` more bytes."""
-    if not reserve.allows(target, size):
-        raise DeviceFull(f"within the reserve of {reserve.amount:g}{'%' if reserve.is_percent else ' bytes'}")
+    def check(self, target: int | str, size: int = 0) -> None:
+        """Raises DeviceFull when the device of ``target`` has no room for ``size`` more bytes."""
+        if not self.allows(target, size):
+            raise DeviceFull(f"within the reserve of {self.amount:g}{'%' if self.is_percent else ' bytes'}")
 
 
 _libc = ctypes.CDLL(None, use_errno=True)

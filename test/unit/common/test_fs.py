@@ -25,18 +25,18 @@ def test_device_names_that_are_fine(name):
 def test_device_names_that_are_refused(name, tmp_path):
     assert not fs.is_device_name(name)
     with pytest.raises(DeviceUnavailable):
-        fs.device_path(str(tmp_path), name, False)
+        fs.check_device(str(tmp_path), name, False)
 
 
 def test_device_must_be_a_directory(tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "dir").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "dir")
-    assert fs.device_path(str(tmp_path), "dir", False) == f"{tmp_path}/dir"
-    assert fs.device_path(str(tmp_path), "link", False) == f"{tmp_path}/link"
+    assert fs.check_device(str(tmp_path), "dir", False) == f"{tmp_path}/dir"
+    assert fs.check_device(str(tmp_path), "link", False) == f"{tmp_path}/link"
     for name in ("file", "absent"):
         with pytest.raises(DeviceUnavailable):
-            fs.device_path(str(tmp_path), name, False)
+            fs.check_device(str(tmp_path), name, False)
 
 
 def test_mount_check_wants_a_mount_point_or_its_stand_in(tmp_path):
@@ -44,13 +44,13 @@ def test_mount_check_wants_a_mount_point_or_its_stand_in(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "dir")
     for name in ("dir", "link"):
         with pytest.raises(DeviceUnavailable):
-            fs.device_path(str(tmp_path), name, True)
+            fs.check_device(str(tmp_path), name, True)
     (tmp_path / "dir" / ".ismount").mkdir()
     assert not fs.is_mounted(f"{tmp_path}/dir")
     (tmp_path / "dir" / ".ismount").rmdir()
     (tmp_path / "dir" / ".ismount").write_text("")
     for name in ("dir", "link"):
-        assert fs.device_path(str(tmp_path), name, True) == f"{tmp_path}/{name}"
+        assert fs.check_device(str(tmp_path), name, True) == f"{tmp_path}/{name}"
     assert fs.is_mounted("/proc") and fs.is_mounted("/")
 
 
@@ -86,7 +86,7 @@ def test_reserve_compares_as_the_field_does(monkeypatch, reserve, size, expected
     assert fs.Reserve.parse(reserve).allows("x", size) is expected
     if not expected:
         with pytest.raises(DeviceFull):
-            fs.check_space("x", fs.Reserve.parse(reserve), size)
+            fs.Reserve.parse(reserve).check("x", size)
 
 
 def test_allocation_takes_room_and_keeps_the_length(tmp_path):
