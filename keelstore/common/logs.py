@@ -323,3 +323,10 @@ def _custom_handler(path: str) -> Any:
         return getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"cannot be loaded: {error}", option="log_custom_handlers", value=path) from None
+
+
+def add_console(logger: logging.Logger) -> None:
+    """Let ``logger`` write to standard error too, unless it does already."""
+    if ("stderr",) not in _sinks:
+        _sinks[("stderr",)] = FileSink(2)
+        logger.addHandler(LeanHandler(_sinks[("stderr",)], "console"))

@@ -1,8 +1,8 @@
 """Paste configuration: files and directories of ``*.conf`` to sections, and sections to the factories they name.
 
 The format is the field's (``spec: daemons 1``): option names keep their case, ``%(name)s`` is replaced only where a value
-holds ``%(``, ``[DEFAULT]`` is inherited. Inside an ``[app:]`` or ``[filter:]`` section a plain option that ``[DEFAULT]`` also has
-does not count, as PasteDeploy has it; ``set name = value`` overrides. We warn of the former.
+holds ``%(``, ``[DEFAULT]`` is inherited. Inside an ``[app:]`` or ``[filter:]`` section a plain option that ``[DEFAULT]``
+also has does not count, as PasteDeploy has it; ``set name = value`` overrides. We warn of the former.
 
 ``use = egg:swift#NAME`` and ``egg:keelstore#NAME`` are ours (``entry_points.py``), whether installed or not. Whatever else
 may stand there (``egg:Other#name``, ``call:module:function``, ``config:file#name``) is PasteDeploy's to load.

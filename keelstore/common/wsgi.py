@@ -31,6 +31,7 @@ from keelstore.common.daemon import ProcessOptions, between
 from keelstore.common.entry_points import APPS, FILTERS
 from keelstore.common.errors import ConfigError
 from keelstore.common.http import WSGIApp
+from keelstore.common.httpserver import ServerOptions, server_options
 from keelstore.common.logs import LogOptions, logger_for
 from keelstore.common.options import not_negative, option, parse, positive
 from keelstore.common.paste_config import Component, Configuration, pipeline_of, read_config
@@ -56,8 +57,8 @@ WELL_KNOWN_KEYS = {"user_admin_admin": "admin", "user_test_tester": "testing", "
 
 
 @dataclass(frozen=True)
-class ServerOptions:
-    """Options of ``[DEFAULT]`` that every server has."""
+class ListenOptions:
+    """Options of ``[DEFAULT]`` that every server has, beside those of its connections (``httpserver.py``)."""
 
     bind_ip: str = option("", "Address to listen on. Empty: all (proxy), or those that the ring has for this host (others).")
     bind_port: int | None = option(None, "Port to listen on; must be set.")
@@ -66,12 +67,6 @@ class ServerOptions:
     keep_idle: int = option(600, "Seconds of silence before TCP asks whether the peer is there.", check=between(1, 32766))
     swift_dir: str = option("/etc/swift", "Directory of the cluster file and the rings.")
     workers: int | None = option(None, "Worker processes; auto: one for each CPU.", check=not_negative)
-    max_clients: int = option(1024, "Connections that a worker serves at once.", check=positive)
-    client_timeout: float = option(60.0, "Seconds to wait for a client.", check=positive)
-    keepalive_timeout: float | None = option(
-        None, "Seconds that a connection may rest between requests; 0: no keep-alive; auto: client_timeout.",
-        check=not_negative)
-    require_proxy_protocol: bool = option(False, "Refuse connections that do not begin with a PROXY v1 line.")
     cert_file: str = option("", "Certificate to serve TLS with, for tests.")
     key_file: str = option("", "Its key.")
     stale_worker_timeout: float = option(86400.0, "Seconds that a worker may finish its requests after a reload.",
@@ -89,7 +84,8 @@ class Service:
     kind: str  # proxy, account, container, object; or the entry name of a foreign app
     name: str  # for logs: proxy-server
     config: Configuration
-    options: ServerOptions
+    options: ListenOptions
+    connections: ServerOptions
     process: ProcessOptions
     addresses: tuple[tuple[str, int], ...]
     app: WSGIApp
@@ -111,7 +107,7 @@ def load(path: str) -> Service:
     config = read_config(path)
     filters, app = pipeline_of(config)
     kind = app.entry
-    options = parse(ServerOptions, config.defaults, section="DEFAULT", file=config.path)
+    options = parse(ListenOptions, config.defaults, section="DEFAULT", file=config.path)
     process = parse(ProcessOptions, config.defaults, section="DEFAULT", file=config.path)
     if options.bind_port is None or not 1 <= options.bind_port <= 65535:
         raise ConfigError(_NO_PORT, file=config.path)
@@ -120,13 +116,14 @@ def load(path: str) -> Service:
         registry.forget_all()
         filters = with_mandatory(filters, config)
         check_order(filters, config.path)
+    connections = server_options(config.defaults, cluster.limits)
     name = f"{kind}-server" if kind in APPS else kind
     logger = logger_for(app.global_conf, name)
     addresses = listen_addresses(kind, options, cluster, config)
     if not options.allow_placeholder_secrets:
         check_secrets(filters, cluster, addresses, config)
     wsgi_app = build(filters, app, config)
-    return Service(kind, name, config, options, process, addresses, wsgi_app, logger, tls_context(options, config),
+    return Service(kind, name, config, options, connections, process, addresses, wsgi_app, logger, tls_context(options, config),
                    tuple(component.entry for component in (*filters, app)))
 
 
@@ -291,7 +288,7 @@ def known_options(classes: Iterable[type]) -> set[str]:
     return names
 
 
-COMMON_OPTIONS = frozenset(known_options((ServerOptions, ProcessOptions, LogOptions))) | {
+COMMON_OPTIONS = frozenset(known_options((ListenOptions, ServerOptions, ProcessOptions, LogOptions))) | {
     "log_requests", "log_format", "log_anonymization_method", "log_anonymization_salt"}
 COMMON_PATTERNS = ("log_statsd_", "statsd_", "access_", "__", "reveal_")
 
@@ -305,20 +302,29 @@ def warn_of_unknown(component: Component, path: str) -> None:
     patterns = tuple(getattr(sys.modules[module_name], "KNOWN_OPTIONS", ()))
     if not known and not patterns:
         return  # a module that reads its section in its own way
-    for name in component.local_conf:
+    _warn(component.local_conf, known, patterns, path, component.section)
+
+
+def warn_of_unknown_in(names: Iterable[str], classes: Iterable[type], path: str, section: str) -> None:
+    """Warn of the option names in a section that none of ``classes`` has."""
+    _warn(names, known_options(classes), (), path, section)
+
+
+def _warn(names: Iterable[str], known: set[str], patterns: Sequence[str], path: str, section: str) -> None:
+    for name in names:
         if name in known or name in COMMON_OPTIONS or name.startswith(COMMON_PATTERNS):
             continue
         if any(name == pattern or (pattern.endswith("*") and name.startswith(pattern[:-1])) for pattern in patterns):
             continue
         close = difflib.get_close_matches(name, known | COMMON_OPTIONS, n=1)
-        log.warning("%s [%s]: unknown option %s%s", path, component.section, name,
+        log.warning("%s [%s]: unknown option %s%s", path, section, name,
                     f" (did you mean {close[0]}?)" if close else "")
 
 
 # -- addresses and secrets ---------------------------------------------------------------------------------------------
 
 
-def listen_addresses(kind: str, options: ServerOptions, cluster: Cluster,
+def listen_addresses(kind: str, options: ListenOptions, cluster: Cluster,
                      config: Configuration) -> tuple[tuple[str, int], ...]:
     """Where a server listens. A storage server without ``bind_ip`` does not open itself to every network, since its
     protocol knows no authentication (``security: S55``): it listens where the rings say that it is. Raises ConfigError."""
@@ -392,7 +398,7 @@ def check_secrets(filters: Iterable[Component], cluster: Cluster, addresses: Ite
                                   section=component.section, option=name)
 
 
-def tls_context(options: ServerOptions, config: Configuration) -> ssl.SSLContext | None:
+def tls_context(options: ListenOptions, config: Configuration) -> ssl.SSLContext | None:
     """For ``cert_file`` and ``key_file``. Raises ConfigError."""
     if not options.cert_file:
         return None

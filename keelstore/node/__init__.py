@@ -1,1 +1,11 @@
-"""..."""
+"""A process group that hosts roles.
+
+A role is a paste pipeline that ends in one of our apps. A node runs all its roles in each of its workers, so that a call
+from one role to another on the same node is a function call.
+
+- ``__main__``: entry point of ``keelstore-node CONF`` and of the servers that run a single role
+- ``listeners``: listening sockets that workers share, and fairness between them
+- ``roles``: configuration files to what is to run
+- ``supervisor``: binds, forks, replaces, stops, reloads
+- ``worker``: one worker process
+"""
