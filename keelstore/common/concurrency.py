@@ -17,6 +17,7 @@ import errno
 import os
 import socket
 import ssl
+import struct
 import sys
 import warnings
 from collections import deque
@@ -319,35 +320,71 @@ def on_disk_thread(device: str, function: Callable[..., T], *args: Any) -> T:
 # -- sockets -----------------------------------------------------------------------------------------------------------
 
 _AGAIN = (errno.EAGAIN, errno.EWOULDBLOCK)
+_ssl = eventlet.patcher.original("ssl")
+_plain = eventlet.patcher.original("socket")
+_RESET = struct.pack("ii", 1, 0)  # linger: on, 0 s
+_GREEDY = 1 << 20  # bytes that one green thread may move without a wait before it lets others run
 
 
 class Stream:
-    """A connected, non-blocking socket. Every wait is bounded by ``timeout`` seconds (WaitTimeout)."""
+    """A connected, non-blocking socket. Every wait is bounded by ``timeout`` seconds (WaitTimeout).
 
-    __slots__ = ("_wait_tls", "fd", "sock", "timeout")
+    A peer that is always ready never makes its green thread wait; such a stream steps aside each megabyte.
+    """
+
+    __slots__ = ("_moved", "fd", "is_tls", "sock", "timeout")
 
     def __init__(self, sock: socket.socket, timeout: float | None):
         sock.setblocking(False)
         self.sock, self.timeout, self.fd = sock, timeout, sock.fileno()
-        self._wait_tls = isinstance(sock, ssl.SSLSocket)
+        self.is_tls = isinstance(sock, _ssl.SSLSocket)
+        self._moved = 0
 
     def _wait(self, timeout: float | None, write: bool) -> None:
+        self._moved = 0
+        if self.fd < 0:
+            raise OSError(errno.EBADF, "the stream is closed")
+        if timeout is not None and timeout <= 0:
+            raise WaitTimeout("no time left to wait for the peer")
         try:
             trampoline(self.fd, read=not write, write=write, timeout=timeout, timeout_exc=WaitTimeout)
         except WaitTimeout:
             raise WaitTimeout(f"peer was silent for {timeout} s") from None
+        except eventlet.hubs.IOClosed:
+            raise OSError(errno.EBADF, "the stream was closed") from None
+
+    def _step_aside(self) -> None:
+        self._moved = 0
+        eventlet.sleep(0)
+
+    def handshake(self, timeout: float | None = None) -> None:
+        """The TLS handshake of a stream that :func:`wrap_tls` made. Raises OSError, WaitTimeout."""
+        while True:
+            try:
+                self.sock.do_handshake()  # type: ignore[attr-defined]
+                return
+            except ssl.SSLWantReadError:
+                self._wait(self.timeout if timeout is None else timeout, False)
+            except ssl.SSLWantWriteError:
+                self._wait(self.timeout if timeout is None else timeout, True)
 
     def receive(self, size: int = 65536, timeout: float | None = None) -> bytes:
         """At least one byte, at most ``size``; b'' when the peer has closed. Raises OSError, WaitTimeout."""
         while True:
             try:
-                return self.sock.recv(size)
-            except ssl.SSLWantReadError:
+                data = self.sock.recv(size)
+            except (BlockingIOError, ssl.SSLWantReadError):
                 self._wait(self.timeout if timeout is None else timeout, False)
+                continue
             except ssl.SSLWantWriteError:
                 self._wait(self.timeout if timeout is None else timeout, True)
-            except BlockingIOError:
-                self._wait(self.timeout if timeout is None else timeout, False)
+                continue
+            except ssl.SSLEOFError:
+                return b""
+            self._moved += len(data)
+            if self._moved > _GREEDY:
+                self._step_aside()
+            return data
 
     def send(self, data: bytes | bytearray | memoryview, timeout: float | None = None) -> None:
         """All of ``data``. Raises OSError, WaitTimeout (the peer takes nothing)."""
@@ -361,9 +398,34 @@ class Stream:
             except ssl.SSLWantReadError:
                 self._wait(self.timeout if timeout is None else timeout, False)
                 continue
+            self._moved += sent
             if sent == len(view):
+                if self._moved > _GREEDY:
+                    self._step_aside()
                 return
             view = memoryview(view)[sent:]
+
+    def send_parts(self, parts: list[bytes | bytearray | memoryview], timeout: float | None = None) -> None:
+        """All of ``parts`` in order, in one call where the peer takes it, without joining them."""
+        if self.is_tls:
+            for part in parts:
+                if part:
+                    self.send(part, timeout)
+            return
+        try:
+            sent = self.sock.sendmsg(parts)
+        except BlockingIOError:
+            sent = 0
+        self._moved += sent
+        for part in parts:
+            size = len(part)
+            if sent >= size:
+                sent -= size
+            else:
+                self.send(memoryview(part)[sent:] if sent else part, timeout)
+                sent = 0
+        if self._moved > _GREEDY:
+            self._step_aside()
 
     def send_file(self, fd: int, offset: int, count: int, timeout: float | None = None) -> None:
         """``count`` bytes of an open file from ``offset``, without passing through Python. Not for TLS.
@@ -372,7 +434,7 @@ class Stream:
         """
         while count:
             try:
-                sent = os.sendfile(self.fd, fd, offset, min(count, 1 << 22))
+                sent = os.sendfile(self.fd, fd, offset, min(count, _GREEDY))
             except BlockingIOError:
                 self._wait(self.timeout if timeout is None else timeout, True)
                 continue
@@ -380,6 +442,9 @@ class Stream:
                 raise EOFError("file is shorter than promised")
             offset += sent
             count -= sent
+            self._moved += sent
+            if self._moved > _GREEDY:
+                self._step_aside()
 
     def is_readable(self) -> bool:
         """Whether a read would not wait: for a kept-alive connection at rest, that its peer closed or misbehaved."""
@@ -388,8 +453,21 @@ class Stream:
         return bool(poll.poll(0))
 
     def shutdown_write(self) -> None:
+        """Tell the peer that nothing more comes."""
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
+
+    def shutdown_read(self) -> None:
+        """What has arrived may still be received, then b'': wakes a green thread that waits for the peer."""
+        with contextlib.suppress(OSError):
+            _plain.socket.shutdown(self.sock, socket.SHUT_RD)
+
+    def abort(self) -> None:
+        """Close with a reset, so that what was sent cannot be taken for whole."""
+        if self.fd >= 0:
+            with contextlib.suppress(OSError):
+                self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            self.close()
 
     def close(self) -> None:
         """Close at once. Safe to call again."""
@@ -423,7 +501,20 @@ def connect(address: tuple[str, int], timeout: float, stream_timeout: float | No
 
 def _plain_socket(family: int) -> socket.socket:
     """A socket of the unpatched kind: waiting is Stream's job."""
-    return eventlet.patcher.original("socket").socket(family, socket.SOCK_STREAM)
+    return _plain.socket(family, socket.SOCK_STREAM)
+
+
+def wrap_tls(sock: socket.socket, context: ssl.SSLContext) -> socket.socket:
+    """The server's side of a TLS connection; then make a Stream of it and call its ``handshake``."""
+    sock.setblocking(False)
+    return context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+
+
+def tls_context(cert_file: str, key_file: str | None = None) -> ssl.SSLContext:
+    """A server's TLS context, unpatched: waiting is Stream's job. Raises OSError for files that cannot be used."""
+    context: ssl.SSLContext = _ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert_file, key_file or None)
+    return context
 
 
 def listen(address: tuple[str, int], backlog: int = 4096, reuse_port: bool = False) -> socket.socket:
@@ -466,6 +557,11 @@ def accept(sock: socket.socket) -> Iterator[tuple[socket.socket, Any]]:
 def renew_hub() -> None:
     """In a forked child, before anything waits: give up the parent's event loop, whose descriptor both would share."""
     eventlet.hubs.use_hub("epolls")
+
+
+def plain_socket(fd: int) -> socket.socket:
+    """A socket object of the unpatched kind for a descriptor that was inherited."""
+    return eventlet.patcher.original("socket").socket(fileno=fd)
 
 
 def real_poll() -> Any:
