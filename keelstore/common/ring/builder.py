@@ -106,10 +106,10 @@ class RingBuilder:
             overload=self.overload, table=self._table, short=self._short, last_moves=self._last_moves,
             last_moves_epoch=self.last_moves_epoch, graph=self.graph, dispersion=self.dispersion, id=self.id)
 
-    def ring(self) -> RingData:
-        """The ring as it is to be written."""
+    def ring(self, id_bytes: int = 2) -> RingData:
+        """The ring as it is to be written, with ids of at least ``id_bytes``."""
         devices: tuple[Device | None, ...] = tuple(None if dev is None else dev.as_dict() for dev in self.devices)
-        width = max(2, self._id_bytes())
+        width = max(id_bytes, self.id_bytes())
         rows = () if self._table is None else tuple(builder_file.to_arrays(self._table, self._short, width))
         return RingData(devices, rows, 32 - self.part_power, self.version, self.next_part_power)
 
@@ -187,7 +187,7 @@ class RingBuilder:
 
     def id_bytes(self) -> int:
         """Width of the device ids in files."""
-        return self._id_bytes()
+        return builder_file.id_bytes_for(max(len(self.devices) - 1, 0))
 
     # -- changes -------------------------------------------------------------------------------------------------------
 
@@ -313,11 +313,18 @@ class RingBuilder:
                                           _MAX_AGE).astype(np.uint8)
             self.last_moves_epoch = int(now)
 
-    def rebalance(self, now: float, seed: str | int | None = None,
-                  progress: assign.Progress | None = None) -> Rebalanced:
+    def movable(self, now: float) -> NDArray[np.bool_]:
+        """The partitions that were not moved within min_part_hours."""
+        self.age_moves(now)
+        moves: NDArray[np.bool_] = self._last_moves >= self.min_part_hours
+        return moves
+
+    def rebalance(self, now: float, seed: str | int | None = None, progress: assign.Progress | None = None,
+                  may_move: NDArray[np.bool_] | None = None) -> Rebalanced:
         """Bring the assignment in line with devices, weights and replicas, as far as partitions may move.
 
-        The same builder and seed give the same result. Raises BuilderError when it cannot be done.
+        ``may_move`` names the partitions that others allow to move. The same builder and seed give the same result. Raises
+        BuilderError when it cannot be done.
         """
         left = [dev for dev in self if dev.id not in self.removing]
         if not left:
@@ -326,7 +333,9 @@ class RingBuilder:
         if able < self.replicas:
             raise BuilderError(f"Replica count of {self.replicas} requires more than {able} devices")
         rng = np.random.default_rng(_seed_number(seed))
-        self.age_moves(now)
+        movable = self.movable(now)
+        if may_move is not None:
+            movable &= may_move
         before, short = self._resized()
         removed = self._drop_removed()
         layout = topology.build([None if dev is None else dev.tier for dev in self.devices])
@@ -342,7 +351,7 @@ class RingBuilder:
         limits = topology.limits_of(layout, target)
         most = plan.most_when_even((dev.tier for dev in devices if dev.weight > 0), self.replicas)
         problem = assign.Problem(layout, limits, topology.crowded_tiers(layout, limits, most), quotas,
-                                 start.astype(np.int32), short, self._last_moves >= self.min_part_hours)
+                                 start.astype(np.int32), short, movable)
         table = assign.assign(problem, rng, progress)
         exists = np.ones(table.shape, dtype=bool)
         exists[-1, short:] = False
@@ -421,9 +430,6 @@ class RingBuilder:
         if self._held is None or len(self._held) != len(self.devices):
             self._held = builder_file.parts_held(self._table, len(self.devices))
         return self._held
-
-    def _id_bytes(self) -> int:
-        return builder_file.id_bytes_for(max(len(self.devices) - 1, 0))
 
 
 def _check_replicas(replicas: float) -> None:

@@ -27,6 +27,7 @@ Pickle is what the format demands. It is read with ``plainpickle``, which makes 
 
 from __future__ import annotations
 
+import os
 from array import array
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -35,10 +36,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from keelstore.common import plainpickle
+from keelstore.common import fs, plainpickle
+from keelstore.common.errors import StorageError
 from keelstore.common.ring.devices import RingDevice, from_dict
 from keelstore.common.ring.errors import BuilderFileMissing, RingFileError
-from keelstore.common.ring.format import id_bytes_for, no_device, replace_file
+from keelstore.common.ring.format import id_bytes_for, no_device
 from keelstore.common.ring.plan import Tier
 
 NONE = -1  # in a table in memory: nobody has the slot
@@ -92,9 +94,9 @@ def encode(state: BuilderState) -> bytes:
 def save(state: BuilderState, path: str) -> None:
     """Write a builder file whole or not at all. Raises RingFileError."""
     try:
-        replace_file(path, encode(state))
-    except OSError as error:
-        raise RingFileError(path, f"cannot be written: {error.strerror}") from error
+        fs.replace_file(os.path.abspath(path), encode(state))
+    except (OSError, StorageError) as error:
+        raise RingFileError(path, f"cannot be written: {error}") from error
 
 
 def parts_held(table: NDArray[np.int32] | None, devices: int) -> list[int]:

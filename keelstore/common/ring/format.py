@@ -25,11 +25,12 @@ import sys
 import zlib
 from array import array
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from keelstore.common import fs
+from keelstore.common.errors import StorageError
 from keelstore.common.ring.errors import RingFileError
 
 MAGIC = b"R1NG"
@@ -297,32 +298,10 @@ def save(ring: RingData, path: str, version: int = DEFAULT_VERSION) -> None:
     """Write a ring file whole or not at all. Raises RingFileError."""
     try:
         data = encode(ring, version, os.path.basename(path).removesuffix(".gz"))
-        replace_file(path, data)
-    except (OSError, ValueError) as error:
+        fs.replace_file(os.path.abspath(path), data)
+        os.chmod(path, 0o644)  # whatever the umask of the operator: servers of another user read it
+    except (OSError, StorageError, ValueError) as error:
         raise RingFileError(path, f"cannot be written: {error}") from error
-
-
-def replace_file(path: str, data: bytes) -> None:
-    """Put ``data`` in place of a file, so that a crash leaves the old file or the new one."""
-    folder, base = os.path.split(path)
-    temporary = os.path.join(folder or ".", f"{base}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fchmod(file.fileno(), 0o644)
-            os.fsync(file.fileno())
-        os.rename(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
-    # Here the name is new, but perhaps not yet on disk: a power cut may bring the old file back, whole.
-    folder_fd = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder_fd)
-    finally:
-        os.close(folder_fd)
 
 
 def plain_devices(devices: tuple[Device | None, ...]) -> list[dict[str, Any] | None]:

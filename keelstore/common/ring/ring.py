@@ -104,11 +104,14 @@ class Ring:
         return int.from_bytes(hash_path.digest(account, container, obj)[:4], "big") >> self.part_shift
 
     def primaries(self, part: int) -> tuple[Node, ...]:
-        """The devices that should hold a partition, in the order of its replicas, each once."""
+        """The devices that should hold a partition, in the order of its replicas, each once.
+
+        Empty for a number that is no partition: directories of another partition power are met on disks.
+        """
         found = self._primaries.get(part)
         if found is None:
             if not 0 <= part < self.partition_count:
-                raise ValueError(f"there is no partition {part}")
+                return ()
             ids = dict.fromkeys(row[part] for row in self.rows if part < len(row))
             found = tuple(self._primary(device_id, index) for index, device_id in enumerate(ids))
             if len(self._primaries) >= _CACHED_PARTITIONS:
