@@ -22,8 +22,9 @@ class FileSet(NamedTuple):
     """What a hash directory holds.
 
     ``data`` with ``meta`` (newest metadata file), ``ctype`` (the one that gives the content type, maybe ``meta``) and
-    ``attrs``; or only ``tombstone``; or nothing. ``obsolete`` files may go at once, ``reclaimable`` ones when they are old.
-    Erasure coding: ``fragments`` are the sets of fragments by time, newest first, ``durable`` the time of the durable one.
+    ``attrs``; or only ``tombstone``; or nothing. ``obsolete`` files may go at once, ``reclaimable`` ones when they
+    are old. Erasure coding: ``fragments`` are the sets of fragments by time, newest first, ``durable`` the time of
+    the durable one.
     """
 
     data: StoredFile | None = None
@@ -52,9 +53,9 @@ def resolve(
 ) -> FileSet:
     """Choose the files that are one object, out of one hash directory.
 
-    The newest data file or tombstone wins; at equal timestamps the tombstone does. A metadata file counts only with older
-    data; without data it is kept for a while: its data may still be on the way. ``files`` may come in any order; names that
-    do not parse are the caller's to report.
+    The newest data file or tombstone wins; at equal timestamps the tombstone does. A metadata file counts only with
+    older data; without data it is kept for a while: its data may still be on the way. ``files`` may come in any
+    order; names that do not parse are the caller's to report.
 
     With fragments, only a durable set counts, unless ``preferences`` (possibly none) allow others; of the set chosen,
     the preferred index, or ``fragment``, or the highest.
@@ -247,8 +248,8 @@ def expendable(
 ) -> tuple[StoredFile, ...]:
     """The files that may be removed now, data before the attributes that belong to it.
 
-    ``mtime`` is asked only for old fragments that are not durable: one may have been written just now with an old timestamp,
-    its commit still to come (LP 1936508).
+    ``mtime`` is asked only for old fragments that are not durable: one may have been written just now with an old
+    timestamp, its commit still to come (LP 1936508).
     """
 
     def is_old(file: StoredFile) -> bool:

@@ -12,8 +12,8 @@ durable                                                 ``<ts>.durable``: legacy
 attributes  ``<ts>.attrs``                              ``<ts>#<index>.attrs``
 ==========  ==========================================  ========================================================
 
-``<ts>`` is the internal form of a timestamp. Attributes files are keelstore's: metadata of the data file of the same time and
-index that did not fit into its extended attributes; Swift ignores them.
+``<ts>`` is the internal form of a timestamp. Attributes files are keelstore's: metadata of the data file of the same
+time and index that did not fit into its extended attributes; Swift ignores them.
 """
 
 from __future__ import annotations
