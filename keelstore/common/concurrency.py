@@ -247,6 +247,8 @@ class DiskThreads:
 
         When the waiting green thread is killed or its time limit ends, the function runs on to its end unheard.
         """
+        if getattr(_native, "is_disk_thread", False):
+            return function(*args)  # the caller is on a disk thread already
         hub = eventlet.hubs.get_hub()
         current = greenlet.getcurrent()
         if current is hub.greenlet:

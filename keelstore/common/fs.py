@@ -30,7 +30,7 @@ import stat
 import string
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from keelstore.common.concurrency import pause
@@ -303,10 +303,13 @@ def write_all(fd: int, data: bytes | memoryview) -> None:
         raise translated(error) from None
 
 
-def link_durably(new: NewFile, target: str, made: Iterable[str] = ()) -> None:
+def link_durably(
+    new: NewFile, target: str, made: Iterable[str] = (), before_sync: Callable[[], object] | None = None
+) -> None:
     """Give a synced file its name, replacing what has it, and sync the directories concerned.
 
-    ``made``: what :func:`make_directories` gave. Raises FileNotFoundError when the directory is gone (nothing happened).
+    ``made``: what :func:`make_directories` gave. ``before_sync`` is called when the name is there but not yet safe. Raises
+    FileNotFoundError when the directory is gone (nothing happened).
     """
     directory, name = os.path.split(target)
     try:
@@ -317,6 +320,8 @@ def link_durably(new: NewFile, target: str, made: Iterable[str] = ()) -> None:
                 new.path = ""
             else:
                 _link(new.fd, name, fd)
+            if before_sync is not None:
+                before_sync()
             os.fsync(fd)
         finally:
             os.close(fd)
@@ -349,6 +354,21 @@ def rename_durably(source: str, target: str) -> None:
     sync_directory(directory)
     if os.path.dirname(source) != directory:
         sync_directory(os.path.dirname(source))
+
+
+def link_unsynced(new: NewFile, target: str) -> None:
+    """As :func:`link_durably` for a file whose directory the caller syncs, with the name of another file, afterwards."""
+    if new.path:
+        os.rename(new.path, target)
+        new.path = ""
+        return
+    fd = os.open(os.path.dirname(target), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _link(new.fd, os.path.basename(target), fd)
+    except OSError as error:
+        raise translated(error) from None
+    finally:
+        os.close(fd)
 
 
 def link_existing(source: str, target: str) -> None:
@@ -471,6 +491,37 @@ def quarantine(path: str, into: str) -> str:
     for directory in made:
         sync_directory(directory)
     return target
+
+
+_nowait_works = True
+
+
+def read_cached(fd: int, size: int, offset: int) -> bytes | None:
+    """What of these bytes the page cache holds, from ``offset`` on; None when the disk would have to be asked.
+
+    Also None at the end of the file where that cannot be told. Cheap enough to be called outside of disk threads.
+    """
+    global _nowait_works
+    if _nowait_works:
+        buffer = bytearray(size)
+        try:
+            count = os.preadv(fd, (buffer,), offset, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+            _nowait_works = False
+            return None
+        if count == size:
+            return bytes(buffer)
+        return bytes(memoryview(buffer)[:count]) if count else None
+    return None
+
+
+def read_at(fd: int, size: int, offset: int) -> bytes:
+    """``size`` bytes from ``offset``, fewer only at the end of the file."""
+    return os.pread(fd, size, offset)
 
 
 def drop_cache(fd: int, offset: int = 0, length: int = 0) -> None:
