@@ -1,1 +1,17 @@
-"""..."""
+"""The filters of a paste pipeline, one file each (``doc/admin/middleware`` tells operators of them).
+
+A module has a docstring (what it does, where it stands, what it needs), ``AFTER`` and ``BEFORE`` (entry point names; checked
+by ``common/wsgi`` when a pipeline is loaded), an options dataclass, a class that is a WSGI app and ``filter_factory``.
+
+- ``catch_errors``: transaction ids, exceptions to 500, bodies of the promised length
+- ``gatekeeper``: headers of the inside stay inside
+- ``healthcheck``: ``/healthcheck``
+- ``proxy_logging``: access lines and metrics; ``access_line``: template to line
+- ``cache``: the shared cache (entry point ``memcache``)
+- ``listing_formats``: listings as text, JSON or XML
+- ``ratelimit``: writes and listings per second
+- ``tempauth``: users in the configuration; ``tempauth_conf``: its users and prefixes, ``tempauth_tokens``: Fernet tokens
+- ``copy``: COPY, and PUT with X-Copy-From
+- ``recon``: what a node tells of itself
+- ``bodies``: what those share that look at whole answers
+"""
