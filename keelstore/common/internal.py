@@ -51,7 +51,6 @@ _DEFAULTS: Final[Environ] = {
 
 def _always(_request: Request) -> None:
     """The authorisation function of pre-authorised sub-requests."""
-    return None
 
 
 def subrequest(
@@ -68,10 +67,10 @@ def subrequest(
 ) -> Environ:
     """A new environ for a request made on behalf of the one in ``environ``.
 
-    ``path`` is text; ``query`` an encoded query string, or parameters; ``body`` bytes, or an object with ``read(size)``, whose
-    size is ``length`` (None: unknown, sent chunked). ``pre_authed`` asks with the rights of the cluster itself.
+    ``path`` is text; ``query`` an encoded query string, or parameters; ``body`` bytes, or an object with ``read(size)``,
+    whose size is ``length`` (None: unknown, sent chunked). ``pre_authed`` asks with the rights of the cluster itself.
     """
-    found = {key: environ[key] for key in INHERITED if key in environ}
+    found: Environ = {key: environ[key] for key in INHERITED if key in environ}
     for key, value in _DEFAULTS.items():
         found.setdefault(key, value)
     if "wsgi.errors" not in found:

@@ -1,1 +1,16 @@
-"""..."""
+"""The proxy: routes a client's request through the rings to account, container and object servers, and speaks for them.
+
+- ``app``: route, authorise, dispatch; the paste factory
+- ``options``: ``[app:proxy-server]`` and its sections per policy
+- ``request``: the request with its names, and the headers that backends get (an allow-list)
+- ``account``, ``container``, ``object``: the steps of each verb
+- ``info_endpoint``, ``cors``: ``/info``; cross-origin requests
+- ``placement``: pure: the order of nodes for a read or a write, and the update headers that go with a write
+- ``health``: devices that failed lately
+- ``rings``: the ring files of a cluster
+- ``fanout``: one request to many nodes until a quorum has an outcome
+- ``reader``: a read from the first good node, or the newest
+- ``mime``: content types by name
+- ``body``: a body that goes on from another node when one breaks off
+- ``replicated``: writing whole copies of objects
+"""

@@ -1,0 +1,179 @@
+"""One request to many nodes until a quorum has an outcome (``spec: proxy 5``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from keelstore.common.concurrency import Event, spawn
+from keelstore.common.errors import BackendError, KeelstoreError, WaitTimeout
+from keelstore.common.headers import Headers
+from keelstore.common.http import Response
+from keelstore.common.quorum import best_response, have_quorum
+from keelstore.proxy.placement import Nodes
+from keelstore.proxy.request import ProxyRequest, client_headers
+
+if TYPE_CHECKING:
+    from keelstore.proxy.app import ProxyApp
+
+T = TypeVar("T")
+MAX_ANSWER = 1 << 20  # bytes kept of an answer's body; beyond, the node is broken
+
+
+@dataclass(slots=True)
+class Answer:
+    """What one node said in the end; the body has been read."""
+
+    status: int
+    headers: Headers
+    body: bytes = b""
+    node: Any = None
+    index: int = -1  # of the request that it answers
+
+
+def has_timestamp(headers: Headers) -> bool:
+    """Whether a 404 proves something: the node knows when what it lacks was deleted."""
+    value = dict.get(headers, "X-Backend-Timestamp")
+    return value is not None and value.strip("0._") != ""
+
+
+def address_of(node: Any, use_replication: bool) -> tuple[str, int]:
+    found: tuple[str, int] = node.replication_address if use_replication else node.address
+    return found
+
+
+def gather(
+    jobs: Sequence[Callable[[], T | None]],
+    is_enough: Callable[[list[T]], bool],
+    grace_s: float,
+    on_failure: Callable[[BaseException], None],
+) -> list[T]:
+    """Run jobs in green threads; what they gave until ``is_enough``, and for ``grace_s`` more, in order of arrival.
+
+    None does not count. What is still running then runs on unheard: each of its waits is bounded. A job that raises gives
+    nothing; ``on_failure`` is told.
+    """
+    results: list[T] = []
+    if not jobs:
+        return results
+    enough, ended = Event(), Event()
+    running = [len(jobs)]
+
+    def run(job: Callable[[], T | None]) -> None:
+        try:
+            result = job()
+            if result is not None:
+                results.append(result)
+        except Exception as error:
+            on_failure(error)
+        running[0] -= 1
+        if not running[0]:
+            enough.set()
+            ended.set()
+        elif not enough.is_set and is_enough(results):
+            enough.set()
+
+    for job in jobs:
+        spawn(run, job)
+    enough.wait()
+    if running[0] and grace_s > 0:
+        try:
+            ended.wait(grace_s)
+        except WaitTimeout:
+            pass
+    return list(results)
+
+
+def ask_in_turn(
+    app: ProxyApp,
+    nodes: Nodes,
+    method: str,
+    part: int,
+    path: str,
+    headers: Headers,
+    query: str = "",
+    body: bytes = b"",
+    digest: Callable[[], str] | None = None,
+    use_replication: bool = False,
+) -> Answer | None:
+    """The first answer below 500 of the nodes, one after the other; None when no node gave one."""
+    for node in nodes:
+        try:
+            response = app.backend.call(
+                address_of(node, use_replication), method, f"/{node.device}/{part}{path}", headers, query=query,
+                body=body, timeout_s=app.options.node_timeout, digest=digest,
+            )  # fmt: skip
+            status = response.status
+            data = response.read(MAX_ANSWER)
+        except (BackendError, WaitTimeout, OSError, ValueError) as error:
+            app.health.error(node, f"{method} {path}: {error}")
+            continue
+        if status >= 500:
+            note_failure(app, node, method, path, status)
+            continue
+        if status == 404 and node.is_handoff and not has_timestamp(response.headers):
+            continue
+        return Answer(status, response.headers, data, node)
+    return None
+
+
+def note_failure(app: ProxyApp, node: Any, method: str, path: str, status: int) -> None:
+    """A node answered 5xx: leave it alone at once for 507, else count it."""
+    if status == 507:
+        app.health.limit_now(node, f"{method} {path}: 507 Insufficient Storage")
+    elif status >= 500:
+        app.health.error(node, f"{method} {path}: answered {status}")
+
+
+def to_quorum(
+    app: ProxyApp,
+    request: ProxyRequest,
+    nodes: Nodes,
+    method: str,
+    part: int,
+    path: str,
+    headers: Sequence[Headers],
+    query: str = "",
+    body: bytes = b"",
+    digest: Callable[[], str] | None = None,
+) -> list[Answer]:
+    """Send one request for each of ``headers``; the answers, as many as came in time, padded with 503."""
+    use_replication = request.uses_replication_network
+    count = len(headers)
+
+    def job(index: int) -> Callable[[], Answer | None]:
+        def run() -> Answer | None:
+            answer = ask_in_turn(app, nodes, method, part, path, headers[index], query, body, digest, use_replication)
+            if answer is not None:
+                answer.index = index
+            return answer
+
+        return run
+
+    answers = gather(
+        [job(index) for index in range(count)],
+        lambda found: have_quorum([answer.status for answer in found], count),
+        app.options.post_quorum_timeout,
+        app.log_failure,
+    )
+    return pad(answers, count)
+
+
+def pad(answers: list[Answer], count: int) -> list[Answer]:
+    while len(answers) < count:
+        answers.append(Answer(503, Headers()))
+    return answers
+
+
+def outcome(answers: Sequence[Answer], quorum: int | None = None, overrides: Mapping[int, int] | None = None) -> Response:
+    """The one answer that many make: that of the best class with a quorum, or 503."""
+    best = best_response([answer.status for answer in answers], quorum, overrides)
+    if best is None:
+        return Response(503)
+    status, index = best
+    answer = answers[index]
+    return Response(status, client_headers(answer.headers), answer.body if answer.status == status else None)
+
+
+FAILURES = (KeelstoreError, OSError)

@@ -1,0 +1,76 @@
+"""Devices that failed lately, and how fast nodes answered; what one worker process has seen for itself.
+
+A device that has failed more than ``limit`` times, the last time less than ``interval_s`` ago, is not asked
+(``spec: proxy 3``).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+_MAX_KEYS = 100_000  # devices remembered; a ring is smaller
+
+
+class Health:
+    """``clock`` gives seconds. Nodes are anything with ``key`` (``ip:port/device``) and ``ip``."""
+
+    def __init__(self, limit: int, interval_s: float, timing_expiry_s: float, clock: Callable[[], float],
+                 logger: logging.Logger):
+        self.limit, self.interval_s, self.timing_expiry_s = limit, interval_s, timing_expiry_s
+        self.clock, self.logger = clock, logger
+        self._errors: dict[str, list[float]] = {}  # key: [count, time of the last]
+        self._timings: dict[str, tuple[float, float]] = {}  # ip: (milliseconds, expiry)
+
+    def is_limited(self, node: Any) -> bool:
+        """Whether the device is to be left alone for now."""
+        if not self._errors:
+            return False
+        record = self._errors.get(node.key)
+        if record is None:
+            return False
+        if record[1] < self.clock() - self.interval_s:
+            del self._errors[node.key]
+            return False
+        return record[0] > self.limit
+
+    def error(self, node: Any, what: object) -> None:
+        """Count one failure of a device. ``what`` goes to the log."""
+        record = self._record(node)
+        record[0] += 1
+        record[1] = self.clock()
+        self.logger.warning("node %s: %s", node.key, what)
+        if record[0] == self.limit + 1:
+            self.logger.warning("node %s is not asked for %g s after %d errors", node.key, self.interval_s, record[0])
+
+    def limit_now(self, node: Any, what: object) -> None:
+        """Leave the device alone at once: it has said that it cannot work (507)."""
+        record = self._record(node)
+        record[0] = self.limit + 1
+        record[1] = self.clock()
+        self.logger.warning("node %s is not asked for %g s: %s", node.key, self.interval_s, what)
+
+    def _record(self, node: Any) -> list[float]:
+        if len(self._errors) >= _MAX_KEYS:
+            self._errors.clear()
+        return self._errors.setdefault(node.key, [0, 0.0])
+
+    def record_timing(self, node: Any, seconds: float) -> None:
+        """How long the node took to answer; for ``sorting_method = timing``."""
+        if len(self._timings) >= _MAX_KEYS:
+            self._timings.clear()
+        self._timings[node.ip] = (round(seconds * 1000, 3), self.clock() + self.timing_expiry_s)
+
+    def timing_ms(self, node: Any) -> float:
+        """Milliseconds, or -1 when nothing is known: such nodes come first, so that something will be."""
+        found = self._timings.get(node.ip)
+        if found is None or found[1] < self.clock():
+            return -1.0
+        return found[0]
+
+    def limited(self) -> list[str]:
+        """The keys of the devices that are left alone now; for status pages."""
+        now = self.clock()
+        return sorted(key for key, (count, last) in self._errors.items()
+                      if count > self.limit and last >= now - self.interval_s)

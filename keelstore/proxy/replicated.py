@@ -1,0 +1,268 @@
+"""Writing whole copies of an object to a quorum of devices (``spec: proxy 9.2``).
+
+A small body of known size is read first and sent whole, to all nodes at once; a node that fails is replaced by the next even
+after the body was read. Any other body streams: connections are made first, then each piece goes to all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Sequence
+from hashlib import md5
+from typing import TYPE_CHECKING, Any
+
+from keelstore.common.errors import ClientDisconnect, RequestError
+from keelstore.common.headers import Headers, is_true
+from keelstore.common.http import Response, http_date
+from keelstore.common.quorum import have_quorum
+from keelstore.proxy.fanout import (
+    FAILURES,
+    MAX_ANSWER,
+    Answer,
+    address_of,
+    gather,
+    note_failure,
+    outcome,
+    pad,
+    to_quorum,
+)
+from keelstore.proxy.placement import Nodes
+from keelstore.proxy.request import ProxyRequest
+
+if TYPE_CHECKING:
+    from keelstore.common.policy import Policy
+    from keelstore.proxy.app import ProxyApp
+
+SMALL = 65536  # bytes; up to this a body is read before it is sent
+FOOTERS = "swift.callback.update_footers"
+
+
+def put(app: ProxyApp, request: ProxyRequest, policy: Policy, nodes: Nodes, part: int, path: str,
+        headers: Sequence[Headers]) -> Response:
+    """Store the request's body under ``headers``, one set for each copy; the answer for the client.
+
+    Raises RequestError for what is wrong with the body (408, 413, 499).
+    """
+    length = request.content_length
+    # A node that already has the object must be heard before any other gets the body.
+    is_conditional = "HTTP_IF_NONE_MATCH" in request.environ
+    if length is not None and length <= SMALL and not is_conditional:
+        return _put_small(app, request, length, nodes, part, path, headers)
+    return _Streaming(app, request, policy, nodes, part, path, headers).run(length)
+
+
+def read_body(request: ProxyRequest, size: int) -> bytes:
+    """Up to ``size`` bytes of the client's body. Raises RequestError (408, 499)."""
+    try:
+        data: bytes = request.environ["wsgi.input"].read(size)
+    except RequestError:
+        raise
+    except (OSError, ValueError, EOFError) as error:
+        raise ClientDisconnect from error
+    return data
+
+
+def _put_small(app: ProxyApp, request: ProxyRequest, length: int, nodes: Nodes, part: int, path: str,
+               headers: Sequence[Headers]) -> Response:
+    body = read_body(request, length) if length else b""
+    if len(body) < length:
+        raise ClientDisconnect
+    digest = md5(body, usedforsecurity=False).hexdigest()
+    footers = _footers(request)
+    if footers:
+        for own in headers:
+            own.update(footers)
+    answers = to_quorum(app, request, nodes, "PUT", part, path, headers, body=body, digest=lambda: digest)
+    return conclude(request, answers)
+
+
+def conclude(request: ProxyRequest, answers: Sequence[Answer]) -> Response:
+    """The client's answer to a PUT. A node with something newer means that this object was stored and replaced: 202."""
+    etag = None
+    for answer in answers:
+        if answer.status == 409:
+            return Response(202)
+        if answer.status // 100 == 2:
+            own = answer.headers.get("Etag", "").strip('"')
+            if etag is not None and own != etag:
+                return Response(500)
+            etag = own
+    response = outcome(answers)
+    if not response.is_success:
+        return response
+    found = Response(response.status, body=b"", content_type="text/html; charset=UTF-8")
+    put = dict.__setitem__
+    if etag:
+        put(found.headers, "Etag", etag)
+    put(found.headers, "Last-Modified", http_date(request.timestamp.ceil()))
+    return found
+
+
+def _footers(request: ProxyRequest) -> Headers | None:
+    """What a middleware wants stored that it knows only once the body has passed (encryption)."""
+    callback = request.environ.get(FOOTERS)
+    if callback is None:
+        return None
+    footers = Headers()
+    callback(footers)
+    return footers
+
+
+class _Streaming:
+    """A PUT whose body streams."""
+
+    def __init__(self, app: ProxyApp, request: ProxyRequest, policy: Policy, nodes: Nodes, part: int, path: str,
+                 headers: Sequence[Headers]):
+        self.app, self.request, self.nodes, self.part, self.path = app, request, nodes, part, path
+        self.headers = headers
+        self.count = len(headers)
+        self.quorum = policy.write_quorum(self.count)
+        self.use_replication = request.uses_replication_network
+        self.hasher = md5(usedforsecurity=False)
+        self.live: list[tuple[Any, Any]] = []  # (node, upload)
+        self.answers: list[Answer] = []  # of nodes that need no body
+        self.boundary = b""
+
+    def run(self, length: int | None) -> Response:
+        sent_length = length or None  # an empty body goes chunked, so that 100 Continue has a body to wait for
+        if FOOTERS in self.request.environ:
+            self.boundary = secrets.token_hex(32).encode()
+            for own in self.headers:
+                own["X-Backend-Obj-Metadata-Footer"] = "yes"
+                own["X-Backend-Obj-Multipart-Mime-Boundary"] = self.boundary.decode()
+                if length is not None:
+                    own["X-Backend-Obj-Content-Length"] = str(length)
+            sent_length = None
+        try:
+            self._connect(sent_length)
+            early = self._early()
+            if early is not None:
+                return early
+            if self.boundary:
+                self._send(b"--" + self.boundary + b"\r\nX-Document: object body\r\n\r\n")
+            self._transfer(length)
+            if self.boundary:
+                self._send(self._footer_document())
+            return self._finish()
+        finally:
+            for _node, upload in self.live:
+                upload.abort()
+
+    # -- connections ---------------------------------------------------------------------------------------------------
+
+    def _connect(self, length: int | None) -> None:
+        def job(own: Headers) -> Callable[[], Answer | None]:
+            return lambda: self._connect_one(own, length)
+
+        gather([job(own) for own in self.headers], lambda _found: False, 0, self.app.log_failure)
+
+    def _connect_one(self, headers: Headers, length: int | None) -> None:
+        app = self.app
+        for node in self.nodes:
+            upload = None
+            try:
+                upload = app.backend.upload(
+                    address_of(node, self.use_replication), f"/{node.device}/{self.part}{self.path}", headers,
+                    method="PUT", length=length, timeout_s=app.options.node_timeout,
+                    digest=None if self.boundary else self.hasher.hexdigest,
+                )  # fmt: skip
+                response = upload.ready(app.options.node_timeout)
+                if response is None:
+                    if self.boundary and not is_true((upload.continue_headers or {}).get("X-Obj-Metadata-Footer")):
+                        upload.abort()
+                        app.health.error(node, "PUT: takes no footers")
+                        continue
+                    self.live.append((node, upload))
+                    return
+                body = response.read(MAX_ANSWER)
+            except (*FAILURES, ValueError) as error:
+                if upload is not None:
+                    upload.abort()
+                app.health.error(node, f"PUT {self.path}: {error}")
+                continue
+            upload.abort()
+            if response.status >= 500:
+                note_failure(app, node, "PUT", self.path, response.status)
+                continue
+            self.answers.append(Answer(response.status, response.headers, body, node))
+            return
+
+    def _early(self) -> Response | None:
+        """The client's answer when the nodes' first ones already settle it."""
+        statuses = [answer.status for answer in self.answers]
+        if 412 in statuses and "HTTP_IF_NONE_MATCH" in self.request.environ:
+            return Response(412)
+        if 409 in statuses:
+            return Response(202)
+        if len(self.live) < self.quorum:
+            return outcome(pad(self.answers, self.count))
+        return None
+
+    # -- the body ------------------------------------------------------------------------------------------------------
+
+    def _transfer(self, length: int | None) -> None:
+        limit = self.app.cluster.limits.max_file_size
+        size = self.app.options.client_chunk_size
+        received = 0
+        while length is None or received < length:
+            data = read_body(self.request, size if length is None else min(size, length - received))
+            if not data:
+                break
+            received += len(data)
+            if received > limit:
+                raise RequestError("Your request is too large.", status=413)
+            self.hasher.update(data)
+            self._send(data)
+        if length is not None and received < length:
+            raise ClientDisconnect
+
+    def _send(self, data: bytes) -> None:
+        failed = None
+        for pair in self.live:
+            try:
+                pair[1].send(data)
+            except FAILURES as error:
+                self.app.health.error(pair[0], f"PUT {self.path}: {error}")
+                pair[1].abort()
+                failed = [pair] if failed is None else [*failed, pair]
+        if failed is not None:
+            self.live = [pair for pair in self.live if pair not in failed]
+            if len(self.live) < self.quorum:
+                raise RequestError(status=503)
+
+    def _footer_document(self) -> bytes:
+        footers = _footers(self.request) or Headers()
+        document = json.dumps(footers).encode("ascii")
+        check = md5(document, usedforsecurity=False).hexdigest().encode()
+        return (
+            b"\r\n--" + self.boundary + b"\r\nX-Document: object metadata\r\nContent-MD5: " + check + b"\r\n\r\n"
+            + document + b"\r\n--" + self.boundary + b"--\r\n"
+        )  # fmt: skip
+
+    def _finish(self) -> Response:
+        app = self.app
+        live, self.live = self.live, []
+
+        def job(node: Any, upload: Any) -> Callable[[], Answer | None]:
+            def run() -> Answer | None:
+                try:
+                    response = upload.finish(app.options.node_timeout)
+                    body = response.read(MAX_ANSWER)
+                except (*FAILURES, ValueError) as error:
+                    upload.abort()
+                    app.health.error(node, f"PUT {self.path}: {error}")
+                    return None
+                note_failure(app, node, "PUT", self.path, response.status)
+                return Answer(response.status, response.headers, body, node)
+
+            return run
+
+        early = [answer.status for answer in self.answers]
+        found = gather(
+            [job(node, upload) for node, upload in live],
+            lambda answers: have_quorum([*early, *(answer.status for answer in answers)], self.count),
+            app.options.post_quorum_timeout,
+            app.log_failure,
+        )
+        return conclude(self.request, pad([*self.answers, *found], self.count))
