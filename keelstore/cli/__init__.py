@@ -1,1 +1,11 @@
-"""..."""
+"""Bodies of the commands.
+
+- ``main``: the ``keelstore`` command; finds the others
+- ``up``, ``status``, ``down``, ``node_command``: one subcommand each
+- ``layout``: the data directory of ``up`` and the settings in its marker file
+- ``generate``: the configuration and rings that ``up`` writes
+- ``processes``: start, ask and stop the processes of nodes
+- ``client``: the few HTTP requests that commands make
+- ``samples``: writes ``etc/*.conf-sample`` and the option reference from the option classes
+- ``init``: start and stop a set of servers by their configuration files
+"""

@@ -19,6 +19,7 @@ import importlib
 import ipaddress
 import logging
 import os
+import socket
 import ssl
 import sys
 from collections.abc import Iterable, Sequence
@@ -123,7 +124,8 @@ def load(path: str) -> Service:
     if not options.allow_placeholder_secrets:
         check_secrets(filters, cluster, addresses, config)
     wsgi_app = build(filters, app, config)
-    return Service(kind, name, config, options, connections, process, addresses, wsgi_app, logger, tls_context(options, config),
+    return Service(kind, name, config, options, connections, process, addresses, wsgi_app, logger,
+                   tls_context(options, config),
                    tuple(component.entry for component in (*filters, app)))
 
 
@@ -252,7 +254,6 @@ def build(filters: Sequence[Component], app: Component, config: Configuration) -
 
 
 def _built(component: Component, config: Configuration) -> Any:
-    warn_of_unknown(component, config.path)
     try:
         return component.build()
     except ConfigError as error:
@@ -273,13 +274,6 @@ def _placed(error: ConfigError, component: Component, config: Configuration) -> 
 # -- unknown options ---------------------------------------------------------------------------------------------------
 
 
-def option_classes(module_name: str) -> list[type]:
-    """The option dataclasses that a factory's module defines or imports: classes named ``...Options``."""
-    module = sys.modules.get(module_name) or importlib.import_module(module_name)
-    return [value for name, value in vars(module).items()
-            if name.endswith("Options") and isinstance(value, type) and dataclasses.is_dataclass(value)]
-
-
 def known_options(classes: Iterable[type]) -> set[str]:
     names: set[str] = set()
     for cls in classes:
@@ -293,28 +287,11 @@ COMMON_OPTIONS = frozenset(known_options((ListenOptions, ServerOptions, ProcessO
 COMMON_PATTERNS = ("log_statsd_", "statsd_", "access_", "__", "reveal_")
 
 
-def warn_of_unknown(component: Component, path: str) -> None:
-    """Warn of options in the section of one of ours that none of its option classes has."""
-    if not component.is_ours:
-        return
-    module_name = component.origin.partition(":")[0]
-    known = known_options(option_classes(module_name))
-    patterns = tuple(getattr(sys.modules[module_name], "KNOWN_OPTIONS", ()))
-    if not known and not patterns:
-        return  # a module that reads its section in its own way
-    _warn(component.local_conf, known, patterns, path, component.section)
-
-
 def warn_of_unknown_in(names: Iterable[str], classes: Iterable[type], path: str, section: str) -> None:
     """Warn of the option names in a section that none of ``classes`` has."""
-    _warn(names, known_options(classes), (), path, section)
-
-
-def _warn(names: Iterable[str], known: set[str], patterns: Sequence[str], path: str, section: str) -> None:
+    known = known_options(classes)
     for name in names:
         if name in known or name in COMMON_OPTIONS or name.startswith(COMMON_PATTERNS):
-            continue
-        if any(name == pattern or (pattern.endswith("*") and name.startswith(pattern[:-1])) for pattern in patterns):
             continue
         close = difflib.get_close_matches(name, known | COMMON_OPTIONS, n=1)
         log.warning("%s [%s]: unknown option %s%s", path, section, name,
@@ -352,14 +329,11 @@ def listen_addresses(kind: str, options: ListenOptions, cluster: Cluster,
 
 def own_addresses() -> set[str]:
     """The IP addresses of this host."""
-    import netifaces
+    import psutil  # only where it is needed: most servers are told their address
 
-    found: set[str] = set()
-    for interface in netifaces.interfaces():
-        for family, entries in netifaces.ifaddresses(interface).items():
-            if family in (netifaces.AF_INET, netifaces.AF_INET6):
-                found.update(entry["addr"].partition("%")[0] for entry in entries if "addr" in entry)
-    return found
+    families = (socket.AF_INET, socket.AF_INET6)
+    return {entry.address.partition("%")[0] for entries in psutil.net_if_addrs().values() for entry in entries
+            if entry.family in families}
 
 
 def reached_as(address: tuple[str, int]) -> list[tuple[str, int]]:

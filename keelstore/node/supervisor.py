@@ -21,7 +21,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -381,11 +380,3 @@ def _says_ready(fd: int, deadline: float) -> bool:
     poll.register(fd)
     wait_ms = max(0, int((deadline - time.monotonic()) * 1000)) if deadline else 0
     return bool(poll.poll(wait_ms)) and os.read(fd, 5) == b"ready"
-
-
-def own_command(module: str, arguments: Sequence[str]) -> list[str]:
-    """The command line that runs ``module`` of this very package again, from any directory."""
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
-    return [sys.executable, "-m", module, *arguments]

@@ -1,0 +1,123 @@
+"""Makes ``.venv`` beside this checkout, installs keelstore into it, and runs one of its modules there.
+
+Runs with whatever Python 3 starts it, so that it can say what is missing. The second time only a small file is read.
+
+KEELSTORE_PYTHON names an interpreter that has everything already; then nothing is installed.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+VENV = os.path.join(ROOT, ".venv")
+STAMP = os.path.join(VENV, "keelstore-installed.json")
+PYTHON = os.path.join(VENV, "bin", "python")
+INPUTS = ("setup.py", "pyproject.toml", os.path.join("keelstore", "common", "entry_points.py"))
+OLDEST = (3, 11)
+
+
+def run(module, extras=()):
+    """Replace this process by ``python -m module`` with our arguments, in the environment."""
+    python = os.environ.get("KEELSTORE_PYTHON") or ensure(extras)
+    paths = [ROOT] + [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != ROOT]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    arguments = [python, "-m", module] + sys.argv[1:]
+    sys.stdout.flush()
+    os.execv(python, arguments)
+
+
+def ensure(extras=()):
+    """The interpreter of the environment, which is made or brought up to date first."""
+    wanted = digest()
+    if not is_current(wanted, extras):
+        with open(os.path.join(ROOT, ".venv.lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # two first starts at once: the second waits, then finds all done
+            if not is_current(wanted, extras):
+                build(wanted, extras)
+    return PYTHON
+
+
+def digest():
+    found = hashlib.sha256()
+    for name in INPUTS:
+        with open(os.path.join(ROOT, name), "rb") as file:
+            found.update(file.read())
+    return found.hexdigest()
+
+
+def installed():
+    try:
+        with open(STAMP) as file:
+            return json.load(file)
+    except (OSError, ValueError):
+        return {}
+
+
+def is_current(wanted, extras):
+    stamp = installed()
+    return (stamp.get("digest") == wanted and stamp.get("root") == ROOT and os.access(PYTHON, os.X_OK)
+            and set(extras) <= set(stamp.get("extras", ())))
+
+
+def build(wanted, extras):
+    extras = sorted(set(extras) | set(installed().get("extras", ())))
+    say("installing into %s (the first time this takes a minute)" % VENV)
+    stamp = installed()
+    if not os.access(PYTHON, os.X_OK) or stamp.get("root") not in (None, ROOT):
+        make_venv(find_python())
+    if os.path.exists(STAMP):
+        os.unlink(STAMP)
+    target = ROOT + ("[%s]" % ",".join(extras) if extras else "")
+    command = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-e", target]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if done.returncode:
+        fail("pip could not install what keelstore needs:\n%s" % done.stdout.decode("utf-8", "replace").strip()[-2000:])
+    with open(STAMP + ".new", "w") as file:
+        json.dump({"digest": wanted, "extras": extras, "root": ROOT}, file)
+    os.replace(STAMP + ".new", STAMP)
+
+
+def find_python():
+    """A Python that is new enough."""
+    if sys.version_info >= OLDEST:
+        return sys.executable
+    for minor in range(15, OLDEST[1] - 1, -1):
+        found = shutil.which("python3.%d" % minor)
+        if found:
+            return found
+    return fail("keelstore needs Python %d.%d or newer, and %s is %s" % (OLDEST + (sys.executable, sys.version.split()[0])))
+
+
+def make_venv(python):
+    shutil.rmtree(VENV, ignore_errors=True)
+    done = subprocess.run([python, "-m", "venv", VENV], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if done.returncode == 0:
+        return
+    if shutil.which("apt-get") and os.geteuid() == 0:  # a bare Debian has no ensurepip
+        say("installing python3-venv")
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
+        subprocess.run(["apt-get", "update", "-qq"], env=environment, **quiet)
+        subprocess.run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", "python3-venv"], env=environment, **quiet)
+        shutil.rmtree(VENV, ignore_errors=True)
+        done = subprocess.run([python, "-m", "venv", VENV], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        if done.returncode == 0:
+            return
+    shutil.rmtree(VENV, ignore_errors=True)
+    fail("%s cannot make a virtual environment (on Debian or Ubuntu: apt install python3-venv):\n%s" % (
+        python, done.stdout.decode("utf-8", "replace").strip()[-1000:]))
+
+
+def say(text):
+    sys.stderr.write("keelstore: %s\n" % text)
+    sys.stderr.flush()
+
+
+def fail(text):
+    sys.stderr.write("Error: %s\n" % text)
+    sys.exit(1)

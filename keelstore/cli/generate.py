@@ -1,0 +1,235 @@
+"""What ``keelstore up`` writes into a data directory: the files that an operator would write.
+
+A file that was changed since we wrote it is the operator's: it is left alone. The others are brought up to date at each
+start, so that a newer keelstore brings its newer pipelines.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pwd
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+from keelstore.cli.layout import DEVICES, POLICIES, TEST_USERS, Layout, NodePaths, Settings
+
+PART_POWER = 10
+MIN_PART_HOURS = 1
+_HEAD = "# Written by 'keelstore up'. Once you change this file, it is yours: 'up' leaves it alone.\n\n"
+_PIPELINE = ("catch_errors", "gatekeeper", "healthcheck", "proxy-logging", "cache", "listing_formats", "tempauth", "copy",
+             "proxy-logging", "proxy-server")
+SECRET_FILES = ("keelstore.conf", "proxy-server.conf")
+
+
+def prepare(layout: Layout) -> list[str]:
+    """Make or update all files of the data directory; gives the paths that an operator has changed and that were left."""
+    generated, kept = dict(layout.settings.generated), []
+    for node in layout.nodes:
+        for directory in ("etc", "run", "log", "cache", *(f"devices/{device}" for device in DEVICES)):
+            os.makedirs(node.path(*directory.split("/")), exist_ok=True)
+        for name, text in files_of(layout.settings, node):
+            path = node.path("etc", name)
+            key = os.path.relpath(path, layout.root)
+            current = _digest_of_file(path)
+            wanted = hashlib.sha256(text.encode()).hexdigest()
+            if current not in (None, generated.get(key)):
+                kept.append(path)
+                continue
+            if current != wanted:
+                _write(path, text, 0o600 if name in SECRET_FILES else 0o644)
+            generated[key] = wanted
+    make_rings(layout)
+    layout.settings = replace(layout.settings, generated=generated)
+    layout.save()
+    return kept
+
+
+def current_user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container that runs us under a number without a name: then nothing is to be dropped either
+        return "nobody"
+
+
+def _digest_of_file(path: str) -> str | None:
+    try:
+        with open(path, "rb") as file:
+            return hashlib.sha256(file.read()).hexdigest()
+    except FileNotFoundError:
+        return None
+
+
+def _write(path: str, text: str, mode: int) -> None:
+    fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(fd, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(path + ".new", path)
+
+
+# -- configuration -----------------------------------------------------------------------------------------------------
+
+
+def files_of(settings: Settings, node: NodePaths) -> Iterator[tuple[str, str]]:
+    """Name and text of each file in the ``etc`` of a node."""
+    yield "keelstore.conf", _HEAD + cluster_file(settings)
+    yield "node.conf", _HEAD + node_file(settings, node)
+    yield "proxy-server.conf", _HEAD + proxy_file(settings, node)
+    for kind in ("account", "container", "object"):
+        yield f"{kind}-server.conf", _HEAD + storage_file(settings, node, kind)
+
+
+def cluster_file(settings: Settings) -> str:
+    parts = [f"""\
+[swift-hash]
+# Where everything is stored follows from these: never change them once data is stored.
+swift_hash_path_prefix = {settings.hash_prefix}
+swift_hash_path_suffix = {settings.hash_suffix}
+"""]
+    for policy in POLICIES:
+        lines = [f"[storage-policy:{policy.index}]", f"name = {policy.name}", f"policy_type = {policy.kind}"]
+        if policy.is_default:
+            lines.append("default = yes")
+        if policy.fragments:
+            lines += ["ec_type = isa_l_rs_vand", f"ec_num_data_fragments = {policy.fragments[0]}",
+                      f"ec_num_parity_fragments = {policy.fragments[1]}"]
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def node_file(settings: Settings, node: NodePaths) -> str:
+    workers = "auto" if settings.workers is None else str(settings.workers)
+    return f"""\
+[node]
+name = {node.name}
+roles = proxy-server.conf, account-server.conf, container-server.conf, object-server.conf
+workers = {workers}
+run_dir = ../run
+user = {current_user()}
+log_file = {node.log_file}
+"""
+
+
+def _defaults(settings: Settings, node: NodePaths, ip: str, port: int) -> str:
+    return f"""\
+[DEFAULT]
+bind_ip = {ip}
+bind_port = {port}
+bind_timeout = 5
+user = {current_user()}
+swift_dir = %(here)s
+log_file = {node.log_file}
+"""
+
+
+def proxy_file(settings: Settings, node: NodePaths) -> str:
+    account, _, user = settings.user.partition(":")
+    users = [f"user_{account}_{user} = {settings.key} .admin"]
+    if settings.test_users:
+        users += [f"user_{name}_{who} = {key} {groups}".rstrip() for name, who, key, groups in TEST_USERS]
+    lines = "\n".join(users)
+    return f"""\
+{_defaults(settings, node, settings.proxy_ip(node.number), settings.port)}
+[pipeline:main]
+pipeline = {" ".join(_PIPELINE)}
+
+[app:proxy-server]
+use = egg:keelstore#proxy
+account_autocreate = true
+allow_account_management = true
+allow_open_expired = true
+
+[filter:catch_errors]
+use = egg:keelstore#catch_errors
+
+[filter:gatekeeper]
+use = egg:keelstore#gatekeeper
+
+[filter:healthcheck]
+use = egg:keelstore#healthcheck
+
+[filter:proxy-logging]
+use = egg:keelstore#proxy_logging
+
+[filter:cache]
+use = egg:keelstore#memcache
+# No memcached: a cache in memory that the workers of this node share.
+memcache_servers =
+
+[filter:listing_formats]
+use = egg:keelstore#listing_formats
+
+[filter:tempauth]
+use = egg:keelstore#tempauth
+reseller_prefix = AUTH, SERVICE
+SERVICE_require_group = service
+# Tokens are sealed with this key, so that every node of the cluster knows them.
+fernet_key_1 = {settings.fernet_key}
+active_fernet_key_id = 1
+{lines}
+
+[filter:copy]
+use = egg:keelstore#copy
+"""
+
+
+def storage_file(settings: Settings, node: NodePaths, kind: str) -> str:
+    return f"""\
+{_defaults(settings, node, settings.storage_ip(node.number), settings.storage_port(kind))}devices = {node.path("devices")}
+mount_check = false
+recon_cache_path = {node.path("cache")}
+
+[pipeline:main]
+pipeline = healthcheck recon {kind}-server
+
+[app:{kind}-server]
+use = egg:keelstore#{kind}
+
+[filter:healthcheck]
+use = egg:keelstore#healthcheck
+
+[filter:recon]
+use = egg:keelstore#recon
+"""
+
+
+# -- rings -------------------------------------------------------------------------------------------------------------
+
+
+def rings() -> dict[str, tuple[str, int]]:
+    """Name of each ring to the kind of server it is for and its replicas."""
+    found = {"account": ("account", 3), "container": ("container", 3)}
+    found.update((policy.ring_name, ("object", policy.replicas)) for policy in POLICIES)
+    return found
+
+
+def make_rings(layout: Layout) -> None:
+    """Build the rings that do not exist yet, and give every node its copy."""
+    missing = [(name, kind, replicas) for name, (kind, replicas) in rings().items()
+               if not all(os.path.exists(node.path("etc", f"{name}.ring.gz")) for node in layout.nodes)]
+    if not missing:
+        return
+    from keelstore.common.ring import format as ring_format
+    from keelstore.common.ring.builder import RingBuilder
+    from keelstore.common.ring.devices import RingDevice
+
+    settings = layout.settings
+    directory = os.path.join(layout.root, "rings")
+    os.makedirs(directory, exist_ok=True)
+    for name, kind, replicas in missing:
+        path = os.path.join(directory, f"{name}.builder")
+        if os.path.exists(path):
+            builder = RingBuilder.load(path)
+        else:
+            builder = RingBuilder(PART_POWER, replicas, MIN_PART_HOURS)
+            for node in layout.nodes:
+                ip, port = settings.storage_ip(node.number), settings.storage_port(kind)
+                for device in DEVICES:
+                    builder.add_device(RingDevice(1, node.number, ip, port, device, 100.0, ip, port))
+            builder.rebalance(time.time(), seed=name)
+            builder.save(path)
+        for node in layout.nodes:
+            ring_format.save(builder.ring(), node.path("etc", f"{name}.ring.gz"))

@@ -1,0 +1,175 @@
+"""``keelstore up``: make a store if there is none, and start it."""
+
+from __future__ import annotations
+
+import fcntl
+import ipaddress
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import click
+
+from keelstore.cli import generate, processes
+from keelstore.cli.layout import CommandError, Layout, Settings
+from keelstore.cli.main import data_option
+from keelstore.common import daemon
+from keelstore.common.entry_points import FILTERS
+
+NEEDED_BYTES = 256 << 20
+DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8080
+_LEAST_PORT = 1881  # the storage roles listen up to 1880 below
+
+
+@click.command()
+@data_option
+@click.option("--host", metavar="ADDRESS", help=f"Address of the proxy.  [default: {DEFAULT_HOST}]")
+@click.option("--port", type=click.IntRange(_LEAST_PORT, 65535), metavar="PORT",
+              help=f"Port of the proxy; the storage roles follow it.  [default: {DEFAULT_PORT}]")
+@click.option("--workers", type=click.IntRange(1, 256), metavar="N", help="Worker processes of each node.  [default: CPUs]")
+@click.option("--nodes", type=click.IntRange(1, 64), metavar="N",
+              help="Nodes, each with its own address 127.0.0.K, zone and devices.  [default: 1]")
+@click.option("--detach", is_flag=True, help="Return when the store answers; it runs on.")
+@click.option("--test-users/--no-test-users", "test_users", default=None,
+              help="Add the field's well-known test accounts; only on a loopback address.")
+def up(data: str, host: str | None, port: int | None, workers: int | None, nodes: int | None, detach: bool,
+       test_users: bool | None) -> None:
+    """Make a store if there is none in the data directory, and start it.
+
+    Eight devices on each node; policies gold (three copies, the default), silver (two) and ec42 (erasure code 4+2).
+    """
+    is_new = not Layout.exists(data)
+    _check_space(data)
+    os.makedirs(data, exist_ok=True)
+    with _only_one(data):
+        layout = _layout(data, is_new, host, port, nodes)
+        _check_not_running(layout)
+        settings = layout.settings
+        if workers is not None:
+            settings = replace(settings, workers=workers)
+        if test_users is not None:
+            settings = replace(settings, test_users=test_users)
+        if settings.test_users and not _is_loopback(settings.host):
+            raise CommandError(f"--test-users is refused: everybody knows these passwords, and {settings.host} is an "
+                               "address that others reach")
+        layout.settings = settings
+        for node in layout.nodes:
+            processes.check_ports(layout, node)
+        kept = generate.prepare(layout)
+        for path in kept:
+            click.echo(f"{path} was changed by hand and is left as it is", err=True)
+        running = processes.start_nodes(layout, layout.nodes)
+    _tell(layout, data)
+    if not detach:
+        _stay(layout, running)
+
+
+def _layout(data: str, is_new: bool, host: str | None, port: int | None, nodes: int | None) -> Layout:
+    """The data directory, made when it is new. Raises CommandError when it was made for something else."""
+    if is_new:
+        host, nodes = host or DEFAULT_HOST, nodes or 1
+        if nodes > 1 and host != DEFAULT_HOST:
+            raise CommandError(f"several nodes live on 127.0.0.1 to 127.0.0.{nodes}: leave out --host")
+        layout = Layout(data, Settings.fresh(host, port or DEFAULT_PORT, nodes))
+        for node in layout.nodes:
+            processes.check_ports(layout, node)  # before anything is written
+        layout.save()
+        return layout
+    layout = Layout.open(data)
+    made_for = layout.settings
+    for name, asked, have in (("host", host, made_for.host), ("port", port, made_for.port), ("nodes", nodes, made_for.nodes)):
+        if asked is not None and asked != have:
+            raise CommandError(f"{data} was made with --{name} {have}, which its rings hold: leave out --{name}, or give "
+                               "another directory with --data")
+    return layout
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _check_space(data: str) -> None:
+    place = os.path.abspath(data)
+    while not os.path.exists(place):
+        place = os.path.dirname(place)
+    free = shutil.disk_usage(place).free
+    if free < NEEDED_BYTES:
+        raise CommandError(f"too little space for {data}: {free >> 20} MiB are free, {NEEDED_BYTES >> 20} MiB are needed")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise CommandError(f"{place} cannot be written to")
+
+
+@contextmanager
+def _only_one(data: str) -> Iterator[None]:
+    """Keep a second ``up`` for the same directory away until this one has started its nodes."""
+    with open(os.path.join(data, ".lock"), "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise CommandError(f"another 'keelstore up' is working on {data}") from None
+        yield
+
+
+def _check_not_running(layout: Layout) -> None:
+    running = {node.number: daemon.holder_of(node.pid_file) for node in layout.nodes}
+    found = {number: pid for number, pid in running.items() if pid is not None}
+    if len(found) == len(running):
+        raise CommandError(f"it is already running (process {', '.join(map(str, found.values()))}); "
+                           "'keelstore status' tells more, 'keelstore down' stops it")
+    if found:
+        missing = ", ".join(str(number) for number, pid in running.items() if pid is None)
+        raise CommandError(f"it is already running, without node {missing}: 'keelstore node start' starts one")
+    for node in layout.nodes:
+        processes.stop_node(node)  # workers that a killed supervisor has left behind end by themselves; wait for it
+
+
+def _tell(layout: Layout, data: str) -> None:
+    settings = layout.settings
+    where = "" if data == "./keelstore-data" else f" --data {data}"
+    lines = [
+        f"keelstore is running in {layout.root}" + (f" on {settings.nodes} nodes" if settings.nodes > 1 else ""), "",
+        f"  Swift auth URL  {settings.auth_url}",
+        f"  storage URL     {settings.storage_url}",
+    ]
+    if "s3api" in FILTERS:
+        lines.append(f"  S3 endpoint     {settings.endpoint()}  (region us-east-1)")
+    lines += [
+        f"  user            {settings.user}",
+        f"  key             {settings.key}", "", "Try:",
+        f"  curl -i -H 'X-Auth-User: {settings.user}' -H 'X-Auth-Key: {settings.key}' {settings.auth_url}",
+        f"  swift -A {settings.auth_url} -U {settings.user} -K {settings.key} upload photos README.md",
+        f"  keelstore status{where}",
+    ]
+    click.echo("\n".join(lines))
+
+
+def _stay(layout: Layout, running: dict[int, subprocess.Popen[bytes]]) -> None:
+    """Until interrupted, or until every node has ended (by ``down`` from elsewhere)."""
+    click.echo("\nCtrl-C stops it; --detach starts it in the background.")
+
+    def on_term(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, on_term)
+    try:
+        while any(process.poll() is None for process in running.values()):
+            time.sleep(0.5)
+        bad = [process.returncode for process in running.values() if process.returncode]
+        if bad:
+            raise CommandError(f"a node has ended with status {bad[0]}; see {layout.node(1).log_file}")
+    except KeyboardInterrupt:
+        click.echo("stopping")
+        for node in layout.nodes:
+            processes.stop_node(node)
+        for process in running.values():
+            process.wait()
+        sys.exit(0)
