@@ -34,6 +34,7 @@ def summary(builder: RingBuilder, name: str, now: float, ring_state: str) -> lis
 def device_table(builder: RingBuilder) -> list[str]:
     """All devices, in the order of their tiers."""
     devices = sorted(builder, key=lambda dev: (dev.region, dev.zone, dev.ip, dev.device))
+    balances = builder.device_balances()
     weights = [f"{dev.weight:.2f}" for dev in devices]
     ip_width = max([10, *(len(shown_ip(dev.ip)) for dev in devices)])
     port_width = max([4, *(len(str(dev.port)) for dev in devices)])
@@ -49,7 +50,7 @@ def device_table(builder: RingBuilder) -> list[str]:
             f"        {dev.id:>5} {dev.region:>6} {dev.zone:>4} {shown_ip(dev.ip):>{ip_width}}:{dev.port:<{port_width}} "
             f"{shown_ip(dev.replication_ip):>{other_ip_width}}:{dev.replication_port:<{other_port_width}} "
             f"{dev.device:>5} {weight:>{weight_width}} {builder.parts_of(dev.id):>10} "
-            f"{builder.device_balance(dev):>7.2f} {flags:>5} {dev.meta}")
+            f"{balances[dev.id]:>7.2f} {flags:>5} {dev.meta}")
     return lines
 
 
@@ -69,11 +70,12 @@ def search_table(builder: RingBuilder, devices: Sequence[RingDevice]) -> list[st
     """The devices that a search found."""
     lines = ["Devices:    id  region  zone      ip address  port  replication ip  replication port      name weight "
              "partitions balance meta"]
+    balances = builder.device_balances()
     for dev in devices:
         lines.append(
             f"         {dev.id:>5} {dev.region:>7} {dev.zone:>5} {dev.ip:>15} {dev.port:>5} {dev.replication_ip:>15} "
             f"{dev.replication_port:>17} {dev.device:>9} {dev.weight:>6.2f} {builder.parts_of(dev.id):>10} "
-            f"{builder.device_balance(dev):>7.2f} {dev.meta}")
+            f"{balances[dev.id]:>7.2f} {dev.meta}")
     return lines
 
 

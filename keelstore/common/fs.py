@@ -33,7 +33,6 @@ import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from keelstore.common.concurrency import pause
 from keelstore.common.errors import DeviceFull, DeviceUnavailable, LockTimeout, XattrNotSupported
 
 MAX_NAME = 255  # bytes of one path component
@@ -171,6 +170,8 @@ class lock_directory:  # noqa: N801 - reads as a statement: with lock_directory(
     def __enter__(self) -> lock_directory:
         if self._try():
             return self
+        from keelstore.common.concurrency import pause  # not above: operators' tools write files without green threads
+
         deadline = time.monotonic() + self.timeout_s
         wait = 0.0005  # most holders are gone in microseconds; the field's step is 10 ms
         while True:

@@ -53,7 +53,11 @@ class Problem:
 
 def count_held(topology: Topology, table: NDArray[np.int32]) -> Ints:
     """How many slots each device has, by id."""
-    return np.bincount(table.ravel(), minlength=topology.size + 1)[:topology.size].astype(np.int32)
+    counts = np.zeros(topology.size + 1, dtype=np.int64)
+    for row in table:
+        for begin in range(0, len(row), _CHUNK):
+            counts += np.bincount(row[begin:begin + _CHUNK], minlength=topology.size + 1)
+    return counts[:-1].astype(np.int32)
 
 
 def assign(problem: Problem, rng: np.random.Generator, progress: Progress | None = None) -> NDArray[np.int32]:

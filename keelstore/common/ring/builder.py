@@ -158,16 +158,15 @@ class RingBuilder:
         found = np.flatnonzero(times)
         return [(int(part), int(times[part])) for part in found[np.argsort(-times[found], kind="stable")]]
 
-    def device_balance(self, device: RingDevice) -> float:
-        """Percent by which a device has more (less) partitions than its weight asks for."""
-        held = self.parts_of(device.id)
-        if not device.weight:
-            return MAX_BALANCE if held else 0.0
-        return 100.0 * held / (device.weight * self.weight_of_one_part()) - 100.0
+    def device_balances(self) -> dict[int, float]:
+        """By device id, the percent by which it has more (less) partitions than its weight asks for."""
+        held, per_weight = self._counts(), self.weight_of_one_part()
+        return {dev.id: 100.0 * held[dev.id] / (dev.weight * per_weight) - 100.0 if dev.weight
+                else MAX_BALANCE if held[dev.id] else 0.0 for dev in self}
 
     def balance(self) -> float:
         """The worst balance of all devices, without sign."""
-        return max((abs(self.device_balance(dev)) for dev in self), default=0.0)
+        return max(map(abs, self.device_balances().values()), default=0.0)
 
     def weight_of_one_part(self) -> float:
         """Partitions, or slots, for each unit of weight."""
@@ -196,7 +195,7 @@ class RingBuilder:
         _check_weight(device.weight)
         device_id = device.id
         if device_id < 0:
-            device_id = next((i for i, dev in enumerate(self.devices) if dev is None), len(self.devices))
+            device_id = self.devices.index(None) if None in self.devices else len(self.devices)
         elif device_id < len(self.devices) and self.devices[device_id] is not None:
             raise DuplicateDevice(f"Duplicate device id: {device_id}")
         if device_id >= 1 << 31:
@@ -309,7 +308,7 @@ class RingBuilder:
         """Add the whole hours since the epoch to the age of every partition's last move."""
         hours = int(now - self.last_moves_epoch) // 3600
         if hours > 0:
-            self._last_moves = np.minimum(self._last_moves.astype(np.int64) + min(hours, _MAX_AGE),
+            self._last_moves = np.minimum(self._last_moves.astype(np.uint16) + min(hours, _MAX_AGE),
                                           _MAX_AGE).astype(np.uint8)
             self.last_moves_epoch = int(now)
 

@@ -42,6 +42,7 @@ METADATA, DEVICES, ASSIGNMENTS = "swift/ring/metadata", "swift/ring/devices", "s
 _GZIP_TIME = 1300507380  # what every writer of ring files uses, so that equal rings are equal files
 _TYPECODES = {2: "H", 4: "I"}
 _CHECKSUMS = frozenset({"md5", "sha1", "sha256", "sha512"})
+_LARGE = 1 << 20  # bytes of table
 _BUILDER_ONLY = frozenset({"parts", "parts_wanted"})
 
 Device = Mapping[str, Any]
@@ -322,6 +323,9 @@ def _encode_v1(ring: RingData, name: str) -> bytes:
     text = _dump(head)
     out = _GzipWriter(name, 1)
     out.write(struct.pack("!I", len(text)) + text)
+    if _is_noise(ring):
+        out.sync()
+        out.compress(1, zlib.Z_HUFFMAN_ONLY)
     for row in ring.rows:
         out.write((row if row.itemsize == 2 else array("H", row)).tobytes())
     return out.finish()
@@ -349,12 +353,16 @@ def _encode_v2(ring: RingData, name: str) -> bytes:
 
     for part, text in ((METADATA, _dump(head)), (DEVICES, _dump(plain_devices(ring.devices)))):
         section(part, len(text), iter((text,)))
+    if _is_noise(ring):
+        out.compress(1, zlib.Z_HUFFMAN_ONLY)
     section(ASSIGNMENTS, width * sum(map(len, ring.rows)), (_big_endian(row, width) for row in ring.rows))
+    out.compress(9)
 
     packed_start, start = out.packed, out.plain
     text = _dump(index)
     out.write(struct.pack("!Q", len(text)) + text)
-    out.sync(level=0)
+    out.sync()
+    out.compress(0)
     for offset in (start, packed_start):  # stored, so that both stand at a fixed distance from the end
         out.write(struct.pack("!Q", offset))
         out.sync()
@@ -372,6 +380,11 @@ def _dump(value: object) -> bytes:
     return json.dumps(value, sort_keys=True, ensure_ascii=True).encode("ascii")
 
 
+def _is_noise(ring: RingData) -> bool:
+    """Whether to spare the search for repetitions: ids of a large table are noise (4.79 MB in 0.05 s, not 4.77 in 0.50)."""
+    return sum(map(len, ring.rows)) * ring.dev_id_bytes > _LARGE
+
+
 class _GzipWriter:
     """A gzip stream in memory that can be flushed where a section starts."""
 
@@ -384,13 +397,10 @@ class _GzipWriter:
         if label:
             self._emit(label + b"\x00")
         # The magic is stored, not packed, so that file(1) finds it at a fixed place.
-        self._deflate = self._compressor(0)
+        self.compress(0)
         self.write(MAGIC + struct.pack("!H", version))
-        self.sync(level=9)
-
-    @staticmethod
-    def _compressor(level: int) -> zlib._Compress:
-        return zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL)
+        self.sync()
+        self.compress(9)
 
     def _emit(self, data: bytes) -> None:
         self._out.append(data)
@@ -401,11 +411,13 @@ class _GzipWriter:
         self.plain += len(data)
         self._emit(self._deflate.compress(data))
 
-    def sync(self, level: int | None = None) -> None:
-        """End the block; what follows can be read without what came before. ``level`` changes the compression."""
+    def sync(self) -> None:
+        """End the block; what follows can be read without what came before."""
         self._emit(self._deflate.flush(zlib.Z_FULL_FLUSH))
-        if level is not None:
-            self._deflate = self._compressor(level)
+
+    def compress(self, level: int, strategy: int = zlib.Z_DEFAULT_STRATEGY) -> None:
+        """Go on with another compression; only right after ``sync``."""
+        self._deflate = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL, strategy)
 
     def finish(self) -> bytes:
         self._emit(self._deflate.flush(zlib.Z_FINISH))
