@@ -1,0 +1,163 @@
+"""An object open for reading, and its body."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from hashlib import md5
+from typing import Any
+
+from keelstore.common import fs
+from keelstore.common.concurrency import on_disk_thread
+from keelstore.common.errors import ObjectCorrupt
+from keelstore.common.timestamp import Timestamp
+from keelstore.obj.fileset import FileSet
+from keelstore.obj.place import Place
+
+Quarantine = Callable[[Place, str], None]
+
+
+class StoredObject:
+    """What ``ObjectStore.open`` found. ``metadata`` is that of the object, ``data_metadata`` that of its data file
+    alone, ``meta_metadata`` that of its metadata file, or None. Close it when done; bodies that were handed out close
+    it too.
+    """
+
+    __slots__ = ("_fd", "_quarantine", "data_metadata", "found", "meta_metadata", "metadata", "place", "size")
+
+    def __init__(self, place: Place, found: FileSet, fd: int, size: int, metadata: dict[str, str],
+                 data_metadata: dict[str, str], meta_metadata: dict[str, str] | None, quarantine: Quarantine):
+        self.place, self.found, self._fd, self.size = place, found, fd, size
+        self.metadata, self.data_metadata, self.meta_metadata = metadata, data_metadata, meta_metadata
+        self._quarantine = quarantine
+
+    @property
+    def data_timestamp(self) -> Timestamp:
+        assert self.found.data
+        return self.found.data.timestamp
+
+    @property
+    def timestamp(self) -> Timestamp:
+        """Of the newest change: the metadata file's, if there is one."""
+        return self.found.meta.timestamp if self.found.meta else self.data_timestamp
+
+    @property
+    def content_type_timestamp(self) -> Timestamp:
+        text = self.metadata.get("Content-Type-Timestamp")
+        return Timestamp(text) if text else self.data_timestamp
+
+    @property
+    def delete_at(self) -> int | None:
+        text = self.metadata.get("X-Delete-At")
+        return int(text) if text else None
+
+    def is_expired(self, now: float) -> bool:
+        delete_at = self.delete_at
+        return delete_at is not None and delete_at <= now
+
+    def close(self) -> None:
+        """Safe to call again."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def _corrupt(self, reason: str) -> ObjectCorrupt:
+        self._quarantine(self.place, reason)
+        return ObjectCorrupt(f"{self.place.directory}: {reason}")
+
+    def _read(self, size: int, offset: int) -> bytes:
+        """Some of the bytes asked for; raises ObjectCorrupt when there are none, or the disk fails."""
+        try:
+            data = fs.read_cached(self._fd, size, offset)
+            if data is None:
+                data = on_disk_thread(self.place.device, fs.read_at, self._fd, size, offset)
+        except OSError as error:
+            raise self._corrupt(f"cannot be read: {error}") from error
+        if not data:
+            raise self._corrupt(f"ends after {offset} of {self.size} bytes")
+        return data
+
+    def read_all(self, validate_pct: float = 100.0) -> bytes:
+        """The whole body of a small object; closes it. A wrong MD5 quarantines it, but the data is given."""
+        try:
+            data = self._read(self.size, 0) if self.size else b""
+            while len(data) < self.size:
+                data += self._read(self.size - len(data), len(data))
+            if is_chosen(validate_pct):
+                self._check(md5(data, usedforsecurity=False).hexdigest())
+            return data
+        finally:
+            self.close()
+
+    def _check(self, digest: str) -> None:
+        if digest != self.metadata.get("ETag"):
+            self._quarantine(self.place, f"MD5 is {digest}, not {self.metadata.get('ETag')}")
+
+    def body(
+        self, start: int, stop: int, chunk_size: int, validate_pct: float = 100.0, keep_cache: bool = True
+    ) -> Body:
+        """The bytes from ``start`` up to before ``stop``."""
+        return Body(self, start, stop, chunk_size, validate_pct, keep_cache)
+
+
+def is_chosen(percentage: float) -> bool:
+    return percentage >= 100 or random.random() * 100 < percentage
+
+
+class Body:
+    """Iterates over a part of an object; closes the object at its end or on ``close``.
+
+    A read from the first byte to the last checks the MD5, and quarantines the object when it is wrong: the reader has
+    the data by then, the next one will not get it. A file that ends early raises ObjectCorrupt, which must break the
+    connection.
+    """
+
+    __slots__ = ("_chunk_size", "_hash", "_keep_cache", "_position", "_stored", "start", "stop")
+
+    def __init__(self, stored: StoredObject, start: int, stop: int, chunk_size: int, validate_pct: float,
+                 keep_cache: bool):
+        self._stored, self.start, self.stop, self._position = stored, start, stop, start
+        self._chunk_size, self._keep_cache = chunk_size, keep_cache
+        is_full = start == 0 and stop == stored.size
+        self._hash: Any = md5(usedforsecurity=False) if is_full and is_chosen(validate_pct) else None
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        left = self.stop - self._position
+        if left <= 0:
+            self.close()
+            raise StopIteration
+        try:
+            data = self._stored._read(min(left, self._chunk_size), self._position)
+        except BaseException:
+            self._hash = None
+            self._stored.close()
+            raise
+        self._position += len(data)
+        if self._hash is not None:
+            self._hash.update(data)
+        return data
+
+    def region(self) -> tuple[int, int, int] | None:
+        """(descriptor, offset, count) of what is left, for sendfile; None when the bytes must pass through here, to
+        be checked.
+
+        Who takes it sends ``count`` bytes and then calls ``close``.
+        """
+        if self._hash is not None or self._stored._fd < 0:
+            return None
+        position, self._position = self._position, self.stop
+        return self._stored._fd, position, self.stop - position
+
+    def close(self) -> None:
+        stored, digest = self._stored, self._hash
+        self._hash = None
+        if stored._fd >= 0:
+            if not self._keep_cache:
+                fs.drop_cache(stored._fd, self.start, self.stop - self.start)
+            stored.close()
+        if digest is not None and self._position == self.stop:
+            stored._check(digest.hexdigest())

@@ -1,0 +1,290 @@
+"""ObjectStore: the objects on the devices of one node: open, write, delete, quarantine, suffix hashes.
+
+``open`` reads directory and metadata where the caller stands (the page cache has them, as a rule); what writes or
+walks runs on the device's disk threads.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from keelstore.common import fs
+from keelstore.common.concurrency import on_disk_thread
+from keelstore.common.errors import (
+    ObjectCollision,
+    ObjectCorrupt,
+    ObjectDeleted,
+    ObjectExpired,
+    ObjectNotFound,
+    ObjectStateChanged,
+    StorageError,
+)
+from keelstore.common.names import HashPath
+from keelstore.common.policy import Policy
+from keelstore.common.timestamp import Timestamp
+from keelstore.obj import attributes, hashes, layout, writer
+from keelstore.obj.fileset import FileSet, Preference, resolve
+from keelstore.obj.hashdir import DAMAGED_DIRECTORY, Rules, parse_names
+from keelstore.obj.layout import DATA, META, TOMBSTONE
+from keelstore.obj.metadata import BadRecord, merge
+from keelstore.obj.place import Place
+from keelstore.obj.reader import StoredObject
+from keelstore.obj.writer import Publication, Upload
+
+ARRIVAL_S = 3600.0  # how long after a data file its attributes file may still be on its way (rsync)
+
+
+class ObjectStore:
+    def __init__(
+        self,
+        hash_path: HashPath,
+        *,
+        reserve: fs.Reserve,
+        reclaim_age_s: float = 604800.0,
+        commit_window_s: float = 60.0,
+        bytes_per_sync: int = 512 << 20,
+        allocates: bool = True,
+        logger: logging.Logger | None = None,
+        clock: Callable[[], float] = time.time,
+    ):
+        self.hash_path, self.reserve, self.clock = hash_path, reserve, clock
+        self.log = logger or logging.getLogger("keelstore.obj")
+        self._reclaim_age_s, self._commit_window_s = reclaim_age_s, commit_window_s
+        self._bytes_per_sync, self._allocates = bytes_per_sync, allocates
+        self._rules: dict[int, Rules] = {}
+
+    def rules(self, fragments: int) -> Rules:
+        found = self._rules.get(fragments)
+        if found is None:
+            found = self._rules[fragments] = Rules(fragments, self._reclaim_age_s, self._commit_window_s)
+        return found
+
+    def place(self, device: str, device_path: str, policy: Policy, partition: str,
+              account: str, container: str, obj: str) -> Place:
+        return Place(device, device_path, policy.index, layout.fragment_count(policy), partition,
+                     f"/{account}/{container}/{obj}", self.hash_path.digest(account, container, obj))
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def open(
+        self,
+        place: Place,
+        *,
+        now: float | None = None,
+        open_expired: bool = False,
+        fragment: int | None = None,
+        preferences: Sequence[Preference] | None = None,
+    ) -> StoredObject:
+        """The object, its metadata checked (``spec: on-disk 3.5``). Raises ObjectNotFound and its kinds (deleted,
+        expired, corrupt: quarantined), ObjectCollision, ObjectStateChanged, XattrNotSupported. ``now`` is for expiry.
+        """
+        found = self.look(place, fragment=fragment, preferences=preferences)
+        data = found.data
+        if data is None:
+            if found.tombstone:
+                raise ObjectDeleted(timestamp=found.tombstone.timestamp)
+            raise ObjectNotFound()
+        fd = self._open_file(place, data.name)
+        try:
+            stored = self._opened(place, found, fd)
+        except BadRecord as error:
+            os.close(fd)
+            raise self._corrupt(place, str(error)) from None
+        except OSError as error:
+            os.close(fd)
+            raise self._corrupt(place, f"metadata cannot be read: {error}") from None
+        except BaseException:
+            os.close(fd)
+            raise
+        try:
+            delete_at = stored.delete_at
+        except ValueError:
+            stored.close()
+            raise self._corrupt(place, f"X-Delete-At is {stored.metadata['X-Delete-At']!r}") from None
+        if delete_at is not None and not open_expired and delete_at <= (self.clock() if now is None else now):
+            stored.close()
+            raise ObjectExpired(timestamp=stored.timestamp, metadata=stored.metadata)
+        return stored
+
+    def look(
+        self, place: Place, *, fragment: int | None = None, preferences: Sequence[Preference] | None = None
+    ) -> FileSet:
+        """The files that are the object; an empty set when there is nothing. Raises ObjectCorrupt (quarantined),
+        OSError.
+        """
+        try:
+            names = os.listdir(place.directory)
+        except FileNotFoundError:
+            return FileSet()
+        except NotADirectoryError as error:
+            raise self._corrupt(place, f"is no directory: {error}") from None
+        except OSError as error:
+            if error.errno in DAMAGED_DIRECTORY:
+                raise self._corrupt(place, f"cannot be listed: {error}") from None
+            raise
+        files = parse_names(names, place.directory, place.fragments)
+        return resolve(files, stores_fragments=place.fragments > 0, fragment=fragment, preferences=preferences)
+
+    def _open_file(self, place: Place, name: str) -> int:
+        try:
+            return os.open(f"{place.directory}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise ObjectStateChanged(f"{place.directory}/{name} vanished") from None
+        except OSError as error:
+            if error.errno == errno.EIO or error.errno in DAMAGED_DIRECTORY:
+                raise self._corrupt(place, f"{name} cannot be opened: {error}") from None
+            raise
+
+    def _opened(self, place: Place, found: FileSet, fd: int) -> StoredObject:
+        status = os.fstat(fd)
+        metadata = attributes.read(fd, lambda: self._attrs_record(place, found, status.st_ctime))
+        name = metadata.get("name")
+        if name is None:
+            raise BadRecord("metadata without a name")
+        if name != place.name:
+            raise ObjectCollision(f"{place.directory} holds {name!r}, not {place.name!r}")
+        length = metadata.get("Content-Length", "")
+        if not (length.isascii() and length.isdigit()) or int(length) != status.st_size:
+            raise BadRecord(f"size is {status.st_size}, Content-Length {length!r}")
+        if found.meta is None:
+            return StoredObject(place, found, fd, status.st_size, metadata, metadata, None, self.quarantine)
+        assert found.data
+        meta = self._meta_record(place, found.meta.name)
+        ctype = None
+        if found.ctype and found.ctype != found.meta:
+            ctype = self._meta_record(place, found.ctype.name)
+        try:
+            merged = merge(metadata, meta, ctype, found.data.timestamp)
+        except ValueError as error:
+            raise BadRecord(str(error)) from None
+        return StoredObject(place, found, fd, status.st_size, merged, metadata, meta, self.quarantine)
+
+    def _meta_record(self, place: Place, name: str) -> dict[str, str]:
+        fd = self._open_file(place, name)
+        try:
+            return attributes.read(fd, lambda: os.pread(fd, os.fstat(fd).st_size, 0))
+        finally:
+            os.close(fd)
+
+    def _attrs_record(self, place: Place, found: FileSet, arrived: float) -> bytes | None:
+        data = found.data
+        assert data
+        name = layout.attrs_name(data.timestamp, data.fragment)
+        record = fs.read_file(f"{place.directory}/{name}")
+        if record is None and time.time() - arrived < ARRIVAL_S:
+            raise ObjectStateChanged(f"{place.directory}/{name} is not there yet")
+        return record
+
+    def _corrupt(self, place: Place, reason: str) -> ObjectCorrupt:
+        self.quarantine(place, reason)
+        return ObjectCorrupt(f"{place.directory}: {reason}")
+
+    # -- quarantine ----------------------------------------------------------------------------------------------------
+
+    def quarantine(self, place: Place, reason: str) -> None:
+        """Put the hash directory aside, for an operator to look at; replication brings a good copy. Errors
+        are logged.
+        """
+        on_disk_thread(place.device, self.quarantine_directory, place.directory, place.device_path, place.datadir,
+                       reason)
+
+    def quarantine_directory(self, directory: str, device_path: str, datadir: str, reason: str) -> str | None:
+        """As :meth:`quarantine`, on a disk thread: where it is now, or None. When the hash directory cannot be moved
+        its suffix directory is.
+        """
+        into = layout.quarantine_dir(device_path, datadir)
+        suffix = os.path.dirname(directory)
+        target = None
+        for path in (directory, suffix):
+            try:
+                hashes.invalidate(os.path.dirname(suffix), os.path.basename(suffix))
+            except (OSError, StorageError) as error:
+                self.log.warning("cannot invalidate %s: %s", suffix, error)
+            try:
+                target = fs.quarantine(path, into)
+                break
+            except FileNotFoundError:
+                break  # another reader was first
+            except (OSError, StorageError) as error:
+                self.log.error("cannot quarantine %s: %s", path, error)
+                if not isinstance(error, OSError) or error.errno not in (*DAMAGED_DIRECTORY, errno.ENOTDIR):
+                    break
+        if target:
+            self.log.error("quarantined %s to %s: %s", directory, target, reason)
+        return target
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def _data_publication(self, place: Place, timestamp: Timestamp, next_part_power: int | None,
+                          fragment: int | None, is_durable: bool) -> Publication:
+        return Publication(
+            place, self.rules(place.fragments), self.clock(), DATA, layout.data_name(timestamp, fragment, is_durable),
+            attrs=layout.attrs_name(timestamp, fragment), next_part_power=next_part_power,
+            clean_up=fragment is None or is_durable,
+        )  # fmt: skip
+
+    def write(self, place: Place, timestamp: Timestamp, body: bytes, metadata: Mapping[str, str], *,
+              next_part_power: int | None = None, fragment: int | None = None, is_durable: bool = True) -> None:
+        """Store a small object, durably. Raises DeviceFull, XattrNotSupported, LockTimeout, OSError."""
+        publication = self._data_publication(place, timestamp, next_part_power, fragment, is_durable)
+        on_disk_thread(place.device, writer.write_small, publication, self.reserve, body, metadata)
+
+    def upload(self, place: Place, size: int | None, *, digests: bool = True) -> Upload:
+        """Begin to store an object whose body comes in pieces. Raises DeviceFull, OSError."""
+        return Upload(place, self.reserve, size, bytes_per_sync=self._bytes_per_sync, allocates=self._allocates,
+                      digests=digests)
+
+    def commit(self, upload: Upload, place: Place, timestamp: Timestamp, metadata: Mapping[str, str], *,
+               next_part_power: int | None = None, fragment: int | None = None, is_durable: bool = True) -> None:
+        """Make a flushed upload the object, durably. Raises as :meth:`write`."""
+        upload.commit(self._data_publication(place, timestamp, next_part_power, fragment, is_durable), metadata)
+
+    def write_meta(self, place: Place, timestamp: Timestamp, metadata: Mapping[str, str], *,
+                   next_part_power: int | None = None) -> None:
+        """Store what a POST changes; ``metadata`` may hold Content-Type with Content-Type-Timestamp. Raises as
+        ``write``.
+        """
+        stamp = metadata.get("Content-Type-Timestamp")
+        name = layout.meta_name(timestamp, Timestamp(stamp) if stamp else None)
+        publication = Publication(place, self.rules(place.fragments), self.clock(), META, name,
+                                  next_part_power=next_part_power)
+        on_disk_thread(place.device, writer.write_meta, publication, self.reserve, metadata)
+
+    def delete(self, place: Place, timestamp: Timestamp, *, next_part_power: int | None = None) -> None:
+        """Store a tombstone, durably; works within the reserve. Raises DeviceFull, XattrNotSupported, LockTimeout,
+        OSError.
+        """
+        publication = Publication(place, self.rules(place.fragments), self.clock(), TOMBSTONE,
+                                  layout.tombstone_name(timestamp), next_part_power=next_part_power)
+        metadata = {"X-Timestamp": timestamp.internal, "name": place.name}
+        on_disk_thread(place.device, writer.write_tombstone, publication, metadata)
+
+    # -- suffix hashes -------------------------------------------------------------------------------------------------
+
+    def hashes(
+        self, device: str, device_path: str, policy: Policy, partition: str, recalculate: Iterable[str] = (),
+        do_listdir: bool = False,
+    ) -> dict[str, hashes.SuffixHash]:
+        """The suffix hashes of a partition, computed where they are not known; {} when it does not exist."""
+        datadir = layout.objects_dir(policy.index)
+
+        def quarantine(directory: str) -> None:
+            self.quarantine_directory(directory, device_path, datadir, "cannot be listed")
+
+        _, found = on_disk_thread(
+            device, hashes.get_hashes, f"{device_path}/{datadir}/{partition}", self.rules(layout.fragment_count(policy)),
+            self.clock(), quarantine, tuple(recalculate), do_listdir,
+        )  # fmt: skip
+        return found
+
+    def invalidate(
+        self, device: str, device_path: str, policy: Policy, partition: str, suffixes: Iterable[str]
+    ) -> None:
+        """Have these suffixes computed anew when asked for next."""
+        path = f"{device_path}/{layout.objects_dir(policy.index)}/{partition}"
+        for suffix in suffixes:
+            on_disk_thread(device, hashes.invalidate, path, suffix)

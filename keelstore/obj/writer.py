@@ -1,0 +1,239 @@
+"""Putting files into hash directories, so that what was acknowledged is there after a crash.
+
+The order, for each kind of file (``fs.py`` says what a crash between the steps leaves):
+
+1. the hash directory is made, and a file without a name in it; 2. room is checked and taken; the body is written,
+with a sync every ``bytes_per_sync``; 3. the metadata is set; what does not fit goes, whole, into the file itself
+(``.meta`` and ``.ts`` have no other content), or
+   for data into an attributes file beside it, which is synced and gets its name first: a data file never stands
+   without it;
+4. the file is synced;
+5. it gets its name; the suffix is noted as changed; the directories are synced, innermost first: acknowledged;
+6. while the part power grows, a second name in the other partition;
+7. what the new file makes obsolete is removed. A crash before this leaves both, and the newer one counts.
+
+All functions block; they run on disk threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping
+from hashlib import md5
+from typing import Any
+
+from keelstore.common import fs
+from keelstore.common.concurrency import on_disk_thread
+from keelstore.common.errors import StorageError
+from keelstore.obj import attributes, hashes
+from keelstore.obj.hashdir import Rules, clean
+from keelstore.obj.layout import DATA, META, TOMBSTONE
+from keelstore.obj.place import Place
+
+log = logging.getLogger("keelstore.obj")
+
+MAX_ATTEMPTS = 3  # to name a file whose directory a cleaner removes meanwhile
+ALLOCATE_FROM = 65536  # bytes; below, the room check and the write itself do
+WRITE_SIZE = 524288  # bytes that a streamed body collects for one visit to a disk thread
+
+
+class Publication:
+    """How and where a file is made public. ``attrs`` is the name that an attributes file would get.
+
+    ``looks``: clean up also when the hash directory is new to us; others may have written in it since.
+    """
+
+    __slots__ = ("attrs", "clean_up", "kind", "looks", "name", "next_part_power", "now", "place", "rules")
+
+    def __init__(self, place: Place, rules: Rules, now: float, kind: str, name: str, *, attrs: str = "",
+                 next_part_power: int | None = None, clean_up: bool = True):
+        self.place, self.rules, self.now, self.kind, self.name, self.attrs = place, rules, now, kind, name, attrs
+        self.next_part_power, self.clean_up, self.looks = next_part_power, clean_up, False
+
+    def publish(self, new: fs.NewFile, made: tuple[str, ...], metadata: Mapping[str, str]) -> None:
+        """Steps 3 to 7. ``made``: directories to sync beside the hash directory. Raises DeviceFull,
+        XattrNotSupported, OSError.
+        """
+        place = self.place
+        directory = place.directory
+        rest = attributes.write(new.fd, metadata)
+        extra: fs.NewFile | None = None
+        try:
+            if rest is not None:
+                if self.kind == DATA:
+                    extra = fs.create_file(directory, place.tmp_path)
+                    fs.write_all(extra.fd, rest)
+                    fs.sync_file(extra.fd)
+                else:
+                    fs.write_all(new.fd, rest)
+            fs.sync_file(new.fd)
+            for attempt in range(MAX_ATTEMPTS):
+                try:
+                    if extra is not None:
+                        fs.link_unsynced(extra, f"{directory}/{self.attrs}")
+                    fs.link_durably(new, f"{directory}/{self.name}", made, self._invalidate)
+                    break
+                except FileNotFoundError:
+                    if attempt == MAX_ATTEMPTS - 1:
+                        raise
+                    made = made + fs.make_directories(directory)
+        finally:
+            if extra is not None:
+                extra.discard()
+        if self.next_part_power is not None:
+            self._follow_part_power(rest is not None and self.kind == DATA)
+        if self.clean_up and (self.looks or not made):
+            _clean(directory, self.rules, self.now)
+
+    def _invalidate(self) -> None:
+        hashes.invalidate(self.place.partition_path, self.place.suffix)
+
+    def _follow_part_power(self, has_attrs: bool) -> None:
+        """Both places of an object are kept equal while the ring's part power grows (``spec: on-disk 3.6``)."""
+        assert self.next_part_power is not None
+        other = self.place.moved(self.next_part_power)
+        if other.directory != self.place.directory:
+            try:
+                for name in (self.attrs, self.name) if has_attrs else (self.name,):
+                    fs.link_existing(f"{self.place.directory}/{name}", f"{other.directory}/{name}")
+                hashes.invalidate(other.partition_path, other.suffix)
+            except (OSError, StorageError) as error:  # the object itself is safe; the relinker will do it
+                log.warning("cannot link %s/%s into partition %s: %s", self.place.directory, self.name,
+                            other.partition, error)
+        else:
+            other = self.place.moved(self.next_part_power - 1)
+        if self.clean_up:
+            _clean(other.directory, self.rules, self.now)
+
+
+def _clean(directory: str, rules: Rules, now: float) -> None:
+    try:
+        clean(directory, rules, now)
+    except FileNotFoundError:
+        pass
+    except OSError as error:  # what is obsolete stays obsolete; the next visitor removes it
+        log.error("cannot clean %s: %s", directory, error)
+
+
+def _start(place: Place, reserve: fs.Reserve, size: int | None, allocates: bool) -> tuple[fs.NewFile, tuple[str, ...]]:
+    """Steps 1 and the first half of 2."""
+    made = fs.make_directories(place.directory)
+    new = fs.create_file(place.directory, place.tmp_path)
+    try:
+        reserve.check(new.fd, size or 0)
+        if size is not None and size >= ALLOCATE_FROM and allocates:
+            fs.allocate(new.fd, size)
+    except BaseException:
+        new.discard()
+        raise
+    return new, made
+
+
+def write_small(publication: Publication, reserve: fs.Reserve, body: bytes, metadata: Mapping[str, str]) -> None:
+    """A data file whose body is at hand: everything in one call."""
+    new, made = _start(publication.place, reserve, len(body), False)
+    try:
+        if body:
+            fs.write_all(new.fd, body)
+        publication.publish(new, made, metadata)
+    finally:
+        new.discard()
+
+
+def write_meta(publication: Publication, reserve: fs.Reserve, metadata: Mapping[str, str]) -> None:
+    """A metadata file."""
+    assert publication.kind == META
+    new, made = _start(publication.place, reserve, None, False)
+    try:
+        publication.publish(new, made, metadata)
+    finally:
+        new.discard()
+
+
+def write_tombstone(publication: Publication, metadata: Mapping[str, str]) -> None:
+    """A tombstone: room is not asked for, so that a full device can be emptied."""
+    assert publication.kind == TOMBSTONE
+    made = fs.make_directories(publication.place.directory)
+    new = fs.create_file(publication.place.directory, publication.place.tmp_path)
+    try:
+        publication.publish(new, made, metadata)
+    finally:
+        new.discard()
+
+
+class Upload:
+    """A data file whose body comes in pieces. Not thread-safe: one green thread drives it.
+
+    At most WRITE_SIZE bytes and one piece are held; each WRITE_SIZE is one visit to a disk thread, which also
+    computes the MD5 unless ``digests`` is false.
+    """
+
+    def __init__(self, place: Place, reserve: fs.Reserve, size: int | None, *, bytes_per_sync: int, allocates: bool,
+                 digests: bool):
+        self._place, self._reserve, self._bytes_per_sync = place, reserve, bytes_per_sync
+        self._hash: Any = md5(usedforsecurity=False) if digests else None
+        self._pieces: list[bytes] = []
+        self._held = 0
+        self._unsynced = 0
+        self._synced_to = 0
+        self.size = 0  # bytes taken so far
+        self._new: fs.NewFile | None = None
+        self._made: tuple[str, ...] = ()
+        self._new, self._made = on_disk_thread(place.device, _start, place, reserve, size, allocates)
+
+    def write(self, data: bytes) -> None:
+        """Take a piece. Raises DeviceFull, OSError."""
+        self._pieces.append(data)
+        self._held += len(data)
+        self.size += len(data)
+        if self._held >= WRITE_SIZE:
+            self.flush()
+
+    def flush(self) -> None:
+        pieces, self._pieces, self._held = self._pieces, [], 0
+        if pieces:
+            on_disk_thread(self._place.device, self._write, pieces)
+
+    def _write(self, pieces: list[bytes]) -> None:
+        assert self._new is not None
+        fd = self._new.fd
+        for piece in pieces:
+            fs.write_all(fd, piece)
+            if self._hash is not None:
+                self._hash.update(piece)
+            self._unsynced += len(piece)
+        if self._unsynced >= self._bytes_per_sync:
+            fs.sync_data(fd)
+            fs.drop_cache(fd, self._synced_to, self._unsynced)
+            self._synced_to += self._unsynced
+            self._unsynced = 0
+            self._reserve.check(fd)
+
+    @property
+    def digest(self) -> str:
+        """The hex MD5 of what was flushed."""
+        return str(self._hash.hexdigest())
+
+    def commit(self, publication: Publication, metadata: Mapping[str, str]) -> None:
+        """Make it the object. Raises DeviceFull, XattrNotSupported, OSError; in any case the upload is over."""
+        on_disk_thread(self._place.device, self._commit, publication, metadata)
+
+    def _commit(self, publication: Publication, metadata: Mapping[str, str]) -> None:
+        new = self._new
+        assert new is not None and not self._pieces
+        self._new = None
+        publication.looks = True
+        try:
+            publication.publish(new, self._made, metadata)
+        finally:
+            new.discard()
+
+    def abort(self) -> None:
+        """Let go of it, if it was not committed; the empty directory that may be left is as good as none."""
+        new, self._new = self._new, None
+        if new is not None:
+            new.discard()
+            if self._made:
+                with contextlib.suppress(OSError):
+                    fs.remove_directory(self._place.directory)
