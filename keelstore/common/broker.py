@@ -1,0 +1,687 @@
+"""The SQLite file of one account or container: open, lock, pending updates, metadata, timestamps.
+
+A row update is one append to ``<file>.pending``, under the lock of the directory; whoever reads next, or finds more than
+``PENDING_CAP`` bytes waiting, merges them into the database in one transaction and empties the file. A crash in between
+merges them again, which changes nothing: merging forgets order and repetition.
+
+Threads. Reads run where they are called, on the hub's thread: the page cache answers them, and one step of SQLite for each
+row would otherwise pass the interpreter to and fro. Writes run on a disk thread of the device, one at a time (``_turn``).
+``_lock`` (native; held by reads without a switch, by writes for their transaction) guards the connection, also against a
+write whose caller has given up; SQLite's own locks and the lock of the directory guard the files between processes. The
+green threads that share a broker run on one native thread.
+
+Nobody in this process may open and close a database file by other means while its broker may be in use: closing any
+descriptor of a file drops all POSIX locks that this process holds on it, SQLite's too.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+import logging
+import os
+import sqlite3
+import threading
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+from urllib.parse import quote
+
+from keelstore.common import fs, plainpickle
+from keelstore.common.broker_schema import chexor
+from keelstore.common.concurrency import Semaphore, on_disk_thread, pause
+from keelstore.common.errors import (
+    DatabaseCorrupt,
+    DeviceFull,
+    DeviceUnavailable,
+    LockTimeout,
+    ObjectNotFound,
+    StorageError,
+)
+from keelstore.common.limits import Limits, check_merged_metadata
+from keelstore.common.listing import Span
+from keelstore.common.timestamp import ZERO, Timestamp
+
+PENDING_CAP = 131072  # bytes; beyond it an update goes into the database with all that waits
+BUSY_TIMEOUT_S = 25.0
+STALE_READ_TIMEOUT_S = 2.0  # then a GET or HEAD does without what is pending; short of the proxy's patience for a node
+CONNECTIONS = 128  # brokers a process keeps open
+CACHE_KIB = 512  # page cache of one connection
+HEAP_LIMIT = 48 << 20  # bytes that SQLite may hold in this process before it gives back page cache
+NAMES_AT_ONCE = 900  # parameters of one query, below SQLite's limit in every build
+RECLAIM_ROWS = 10000  # tombstones removed in one transaction
+RACY_NS = 20_000_000  # a file changed that recently may change again without its times showing it
+
+_CORRUPT = ("database disk image is malformed", "malformed database schema", " is not a database", "disk i/o error")
+_LOCKED = ("database is locked", "database table is locked")
+
+T = TypeVar("T")
+Connection = sqlite3.Connection
+Metadata = dict[str, tuple[str, str]]  # key (Title-Case) to (value, internal timestamp); '' is a removed item
+
+
+class DatabaseNotFound(ObjectNotFound):
+    """There is no database file for this account or container on this device."""
+
+
+class AlreadyExists(StorageError):
+    """Another request created the database first."""
+
+
+class Broker:
+    """One database file. Subclasses say what is in it: tables, rows of ``.pending``, how rows merge.
+
+    Every public method may be called from a green thread; those of ``(connection, ...)`` are steps for ``read`` and
+    ``write`` to run. Errors: DatabaseNotFound, DatabaseCorrupt (then already in quarantine), LockTimeout, DeviceFull,
+    DeviceUnavailable.
+    """
+
+    kind: ClassVar[str] = ""  # "account" or "container"
+    stat_table: ClassVar[str] = ""
+    table: ClassVar[str] = ""  # of the rows
+    tombstone_time: ClassVar[str] = ""  # the column that dates a deleted row
+    kept_metadata: ClassVar[frozenset[str]] = frozenset()  # lower-case keys that outlive a delete
+
+    def __init__(self, path: str, device_path: str, logger: logging.Logger):
+        self.path, self.device_path, self.logger = path, device_path, logger
+        self.directory = os.path.dirname(path)
+        self.device = os.path.basename(device_path)
+        self.pending_timeout_s = 10.0
+        self._connection: Connection | None = None
+        self._identity: tuple[int, int] = (0, 0)
+        self._lock = threading.Lock()
+        self._turn = Semaphore()
+
+    # -- what a subclass says ------------------------------------------------------------------------------------------
+
+    def create_tables(self, connection: Connection) -> None:
+        raise NotImplementedError
+
+    def is_ours(self, connection: Connection) -> bool:
+        raise NotImplementedError
+
+    def is_current(self, connection: Connection) -> bool:
+        raise NotImplementedError
+
+    def migrate(self, connection: Connection) -> None:
+        raise NotImplementedError
+
+    def row_of(self, record: Sequence[Any]) -> dict[str, Any]:
+        """The row that a record of ``.pending`` stands for. Raises ValueError, TypeError, IndexError."""
+        raise NotImplementedError
+
+    def merge_rows(self, connection: Connection, rows: Iterable[dict[str, Any]], source: str | None = None) -> None:
+        raise NotImplementedError
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def locate(self) -> str:
+        """The path of the database file. Raises DatabaseNotFound."""
+        if not os.path.exists(self.path):
+            raise DatabaseNotFound(self.path)
+        return self.path
+
+    @property
+    def exists(self) -> bool:
+        try:
+            self.locate()
+        except DatabaseNotFound:
+            return False
+        return True
+
+    @property
+    def pending_path(self) -> str:
+        return self.path + ".pending"
+
+    def pending_size(self) -> int:
+        try:
+            return os.stat(self.path + ".pending").st_size
+        except FileNotFoundError:
+            return 0
+
+    # -- reading and writing -------------------------------------------------------------------------------------------
+
+    def read(self, function: Callable[[Connection], T], timeout_s: float = BUSY_TIMEOUT_S) -> T:
+        """Run ``function(connection)`` here; it only reads, and does not switch."""
+        deadline, wait = 0.0, 0.0005
+        while True:
+            if self._lock.acquire(False):
+                try:
+                    return function(self._open())
+                except _OldSchema:
+                    pass
+                except sqlite3.Error as error:
+                    if not _is_locked(error):
+                        raise self._translated(error) from error
+                finally:
+                    self._lock.release()
+                if self._connection is not None and not self._is_migrated:
+                    self.write(_nothing, takes_pending=False)
+                    continue
+            elif self._turn.acquire(timeout_s):  # a write of ours is under way
+                self._turn.release()
+            now = time.monotonic()
+            if not deadline:
+                deadline = now + timeout_s
+            elif now > deadline:
+                raise LockTimeout(f"{self.path}: busy for {timeout_s} s")
+            else:
+                pause(wait)
+                wait = min(wait * 1.5, 0.02)
+
+    def read_fresh(self, function: Callable[[Connection], T], may_be_stale: bool = False) -> T:
+        """As ``read``, with all pending updates in the database. ``may_be_stale``: rather that than an error."""
+        self.merge_pending(may_be_stale)
+        return self.read(function)
+
+    def write(
+        self, function: Callable[[Connection], T], *, takes_pending: bool = True, timeout_s: float | None = None
+    ) -> T:
+        """Run ``function(connection)`` in one transaction on a disk thread, pending updates merged before it."""
+        self.locate()
+        timeout_s = self.pending_timeout_s if timeout_s is None else timeout_s
+        self._take_turn(timeout_s)
+        try:
+            return on_disk_thread(self.device, self._write_now, function, takes_pending, (), timeout_s)
+        finally:
+            self._turn.release()
+
+    def _take_turn(self, timeout_s: float) -> None:
+        if not self._turn.acquire(timeout_s):
+            raise LockTimeout(f"{self.path}: busy for {timeout_s} s")
+
+    def merge_pending(self, may_be_stale: bool = False) -> None:
+        """Bring the pending updates into the database; one ``stat`` when there are none."""
+        self.locate()
+        if not self.pending_size():
+            return
+        timeout_s = min(self.pending_timeout_s, STALE_READ_TIMEOUT_S) if may_be_stale else self.pending_timeout_s
+        try:
+            self._take_turn(timeout_s)
+            try:
+                if self.pending_size():  # else another request has done it meanwhile
+                    on_disk_thread(self.device, self._write_now, _nothing, True, (), timeout_s)
+            finally:
+                self._turn.release()
+        except LockTimeout:
+            if not may_be_stale:
+                raise
+
+    def put_record(self, record: Sequence[Any], timeout_s: float | None = None) -> None:
+        """Add one row update: an append, or a merge of all that waits when that is more than the cap."""
+        timeout_s = self.pending_timeout_s if timeout_s is None else timeout_s
+        entry = b":" + binascii.b2a_base64(plainpickle.dumps(tuple(record)), newline=False)
+        path = self.locate() + ".pending"
+        try:
+            with fs.lock_directory(self.directory, timeout_s):
+                fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                try:
+                    size = os.fstat(fd).st_size
+                    if size <= PENDING_CAP:
+                        try:
+                            fs.write_all(fd, entry)
+                        except BaseException:
+                            os.ftruncate(fd, size)  # a torn entry would only cost a log line, but the room is short
+                            raise
+                        return
+                finally:
+                    os.close(fd)
+        except FileNotFoundError:
+            raise DatabaseNotFound(self.path) from None
+        self._take_turn(timeout_s)
+        try:
+            on_disk_thread(self.device, self._write_now, _nothing, True, (record,), timeout_s)
+        finally:
+            self._turn.release()
+
+    def _write_now(
+        self, function: Callable[[Connection], T], takes_pending: bool, records: Sequence[Sequence[Any]],
+        timeout_s: float,
+    ) -> T:  # fmt: skip
+        """The body of every write. Order of locks: connection, directory, SQLite."""
+        if not self._lock.acquire(timeout=timeout_s):
+            raise LockTimeout(f"{self.path}: connection busy for {timeout_s} s")
+        try:
+            try:
+                connection = self._open(migrates=True)
+                if records or (takes_pending and self.pending_size()):
+                    with fs.lock_directory(self.directory, timeout_s):
+                        result = self._transaction(connection, function, [*self._read_pending(), *records])
+                        fs.truncate(self.pending_path)
+                else:
+                    result = self._transaction(connection, function, ())
+                return result
+            except sqlite3.Error as error:
+                raise self._translated(error) from error
+            except FileNotFoundError:
+                raise DatabaseNotFound(self.path) from None
+        finally:
+            self._lock.release()
+
+    def _transaction(
+        self, connection: Connection, function: Callable[[Connection], T], records: Iterable[Sequence[Any]]
+    ) -> T:
+        connection.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}")
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                rows = self._rows_of(records)
+                if rows:
+                    self.merge_rows(connection, rows)
+                result = function(connection)
+                connection.execute("COMMIT")
+                return result
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+        finally:
+            connection.execute("PRAGMA busy_timeout = 0")
+
+    def _read_pending(self) -> list[Any]:
+        """What waits in the pending file; the caller holds the directory's lock. Entries that cannot be read are logged."""
+        try:
+            with open(self.pending_path, "rb") as file:
+                data = file.read()
+        except FileNotFoundError:
+            return []
+        records = []
+        for entry in data.split(b":"):
+            if entry:
+                try:
+                    records.append(plainpickle.loads(binascii.a2b_base64(entry)))
+                except (ValueError, TypeError) as error:
+                    self.logger.error("%s: an update cannot be read and is dropped: %s", self.pending_path, error)
+        return records
+
+    def _rows_of(self, records: Iterable[Any]) -> list[dict[str, Any]]:
+        rows = []
+        for record in records:
+            try:
+                rows.append(self.row_of(record))
+            except (ValueError, TypeError, IndexError, KeyError) as error:
+                self.logger.error("%s: an update is no row and is dropped: %s: %.200r", self.pending_path, error, record)
+        return rows
+
+    # -- the connection ------------------------------------------------------------------------------------------------
+
+    _is_migrated = True
+
+    def _open(self, migrates: bool = False) -> Connection:
+        """The connection to the file that has the name now; the caller holds ``_lock``."""
+        path = self.locate()
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            self._forget()
+            raise DatabaseNotFound(path) from None
+        identity = (status.st_dev, status.st_ino)
+        connection = self._connection
+        if connection is None or self._identity != identity:
+            self._forget()
+            connection = self._connect(path)
+            self._connection, self._identity = connection, identity
+            try:
+                self._is_migrated = self.is_current(connection)
+                if not self._is_migrated and not self.is_ours(connection):
+                    raise sqlite3.DatabaseError("file is not a database of ours: its tables are missing")
+                if connection.execute(f"SELECT COUNT(*) FROM {self.stat_table}").fetchone()[0] != 1:
+                    raise sqlite3.DatabaseError("file is not a database of ours: its stat row is missing")
+            except sqlite3.Error:
+                self._forget()
+                raise
+        if not self._is_migrated:
+            if not migrates:
+                raise _OldSchema
+            self._transaction(connection, self._migrate_once, ())
+            self._is_migrated = True
+        return connection
+
+    def _migrate_once(self, connection: Connection) -> None:
+        if not self.is_current(connection):  # another process may have been first
+            self.migrate(connection)
+            self.logger.info("%s: tables brought up to date", self.path)
+
+    def _connect(self, path: str) -> Connection:
+        connection = sqlite3.connect(f"file:{quote(path)}?mode=rw", uri=True, timeout=0, isolation_level=None,
+                                     check_same_thread=False)  # fmt: skip
+        try:
+            prepare(connection)
+            connection.execute("PRAGMA journal_mode = DELETE")
+        except sqlite3.Error:
+            connection.close()
+            raise
+        return connection
+
+    def _forget(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def close(self) -> None:
+        """Let go of the connection if nobody uses it now."""
+        if self._lock.acquire(False):
+            try:
+                self._forget()
+            finally:
+                self._lock.release()
+
+    def _translated(self, error: sqlite3.Error) -> Exception:
+        """Our error for SQLite's; what is corrupt is moved to quarantine first. The caller holds ``_lock``."""
+        text = str(error).lower()
+        if _is_locked(error):
+            return LockTimeout(f"{self.path}: {error}")
+        try:
+            status = os.stat(self.path)
+            is_same = self._connection is None or self._identity == (status.st_dev, status.st_ino)
+        except FileNotFoundError:
+            self._forget()
+            return DatabaseNotFound(self.path)
+        except OSError:
+            return DeviceUnavailable(self.device)
+        if not is_same:  # replaced under an open connection: what SQLite says is about a file that is no more
+            self._forget()
+            return LockTimeout(f"{self.path}: was replaced; ask again")
+        if any(sign in text for sign in _CORRUPT):
+            return self.quarantine(str(error))
+        if "disk is full" in text:
+            return DeviceFull(f"{self.path}: {error}")
+        if "readonly" in text or "unable to open" in text:
+            self.logger.error("%s: %s; check the file system of device %s", self.path, error, self.device)
+            return DeviceUnavailable(self.device)
+        return error
+
+    def quarantine(self, reason: str) -> DatabaseCorrupt:
+        """Move the hash directory away, so that replication brings a sound copy. Gives the error to raise."""
+        self._forget()
+        into = f"{self.device_path}/quarantined/{self.kind}s"
+        try:
+            target = fs.quarantine(self.directory, into)
+        except OSError as error:
+            self.logger.error("%s is corrupt (%s) and could not be moved to %s: %s", self.path, reason, into, error)
+        else:
+            self.logger.error("%s is corrupt (%s); its directory is now %s, and replication will bring a sound copy"
+                              " from another node", self.path, reason, target)  # fmt: skip
+        return DatabaseCorrupt(f"{self.path}: {reason}")
+
+    # -- creation ------------------------------------------------------------------------------------------------------
+
+    def create(self, fill: Callable[[Connection], None]) -> None:
+        """Make the database file: tables, then what ``fill`` inserts. Raises AlreadyExists when there is one."""
+        on_disk_thread(self.device, self._create_now, self.path, fill)
+
+    def _create_now(self, path: str, fill: Callable[[Connection], None]) -> None:
+        """Built under another name, synced, then renamed under the directory's lock: there is never half a database."""
+        made = fs.make_directories(self.directory)
+        temporary = f"{self.directory}/{uuid.uuid4().hex}.tmp"
+        try:
+            connection = sqlite3.connect(temporary, isolation_level=None)
+            try:
+                prepare(connection)
+                connection.execute("PRAGMA synchronous = OFF")
+                connection.execute("PRAGMA journal_mode = MEMORY")
+                connection.execute("BEGIN")
+                self.create_tables(connection)
+                fill(connection)
+                if connection.in_transaction:
+                    connection.execute("COMMIT")
+            finally:
+                connection.close()
+            fd = os.open(temporary, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fs.sync_file(fd)
+            finally:
+                os.close(fd)
+            with fs.lock_directory(self.directory, self.pending_timeout_s):
+                if os.path.exists(path):
+                    raise AlreadyExists(path)
+                fs.rename_durably(temporary, path)
+            for directory in made:
+                fs.sync_directory(directory)
+        except sqlite3.Error as error:
+            if "full" in str(error):
+                raise DeviceFull(f"{path}: {error}") from None
+            raise DeviceUnavailable(self.device) from error
+        finally:
+            fs.remove_file(temporary)
+
+    def new_id(self) -> str:
+        """An id that no other database file has or had."""
+        return f"{uuid.uuid4()}-{self.device}"
+
+    # -- metadata ------------------------------------------------------------------------------------------------------
+
+    def metadata(self, connection: Connection) -> Metadata:
+        """All items, removed ones (value '') too."""
+        row = connection.execute(f"SELECT metadata FROM {self.stat_table}").fetchone()
+        return parse_metadata(row[0])
+
+    def update_metadata(
+        self, connection: Connection, updates: Mapping[str, tuple[str, str]], limits: Limits | None = None
+    ) -> Metadata:
+        """Take each item that is newer than what is known of its key. Gives the whole.
+
+        With ``limits`` the whole, not just the updates, must be within them (else BadRequest): many small updates add up.
+        """
+        if not updates:
+            return self.metadata(connection)
+        known = self.metadata(connection)
+        merged = merge_metadata(known, updates)
+        if merged is known:
+            return known
+        if limits is not None:
+            check_merged_metadata(limits, self.kind, {key: value for key, (value, _) in merged.items()})
+        connection.execute(f"UPDATE {self.stat_table} SET metadata = ?", (json.dumps(merged),))
+        return merged
+
+    # -- timestamps and deletion ---------------------------------------------------------------------------------------
+
+    def update_put_timestamp(self, connection: Connection, timestamp: str) -> None:
+        connection.execute(f"UPDATE {self.stat_table} SET put_timestamp = ? WHERE put_timestamp < ?",
+                           (timestamp, timestamp))  # fmt: skip
+
+    def update_status_changed_at(self, connection: Connection, timestamp: str) -> None:
+        connection.execute(f"UPDATE {self.stat_table} SET status_changed_at = ? WHERE status_changed_at < ?",
+                           (timestamp, timestamp))  # fmt: skip
+
+    def merge_timestamps(
+        self, connection: Connection, created_at: str, put_timestamp: str, delete_timestamp: str
+    ) -> None:
+        was_deleted = self.is_deleted_in(connection)
+        connection.execute(
+            f"UPDATE {self.stat_table} SET created_at = MIN(?, created_at), put_timestamp = MAX(?, put_timestamp),"
+            " delete_timestamp = MAX(?, delete_timestamp)", (created_at, put_timestamp, delete_timestamp),
+        )  # fmt: skip
+        if self.is_deleted_in(connection) != was_deleted:
+            self.update_status_changed_at(connection, Timestamp.now().internal)
+
+    def is_deleted_in(self, connection: Connection) -> bool:
+        raise NotImplementedError
+
+    def is_deleted(self, may_be_stale: bool = False) -> bool:
+        """Whether it counts as gone; True when there is no file."""
+        try:
+            return self.read_fresh(self.is_deleted_in, may_be_stale)
+        except DatabaseNotFound:
+            return True
+
+    def mark_deleted(self, connection: Connection, timestamp: str) -> None:
+        """Blank the metadata and set the delete time, where ``timestamp`` is newer."""
+        known = self.metadata(connection)
+        self.update_metadata(connection, {
+            key: ("", timestamp) for key in known if key.lower() not in self.kept_metadata})  # fmt: skip
+        connection.execute(
+            f"UPDATE {self.stat_table} SET delete_timestamp = ?, status = 'DELETED', status_changed_at = ?"
+            " WHERE delete_timestamp < ?", (timestamp, timestamp, timestamp),
+        )  # fmt: skip
+
+    # -- rows and replication points -----------------------------------------------------------------------------------
+
+    def max_row(self, connection: Connection, table: str = "") -> int:
+        """The highest ROWID ever given, -1 when none was."""
+        row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table or self.table,)).fetchone()
+        return row[0] if row else -1
+
+    def rows_since(self, connection: Connection, start: int, count: int) -> list[dict[str, Any]]:
+        """At most ``count`` rows with a ROWID above ``start``, as dicts of all columns, in order of ROWID."""
+        cursor = connection.execute(f"SELECT * FROM {self.table} WHERE ROWID > ? ORDER BY ROWID ASC LIMIT ?",
+                                    (start, count))  # fmt: skip
+        names = [column[0] for column in cursor.description]
+        return [dict(zip(names, row)) for row in cursor]
+
+    def sync_point(self, connection: Connection, remote_id: str, is_incoming: bool = True) -> int:
+        """How far a remote's rows were merged here (or ours pushed there); -1 when never."""
+        table = "incoming_sync" if is_incoming else "outgoing_sync"
+        row = connection.execute(f"SELECT sync_point FROM {table} WHERE remote_id = ?", (remote_id,)).fetchone()
+        return row[0] if row else -1
+
+    def sync_points(self, connection: Connection, is_incoming: bool = True) -> list[dict[str, Any]]:
+        table = "incoming_sync" if is_incoming else "outgoing_sync"
+        rows = connection.execute(f"SELECT remote_id, sync_point FROM {table}")
+        return [{"remote_id": remote_id, "sync_point": point} for remote_id, point in rows]
+
+    def merge_sync_points(
+        self, connection: Connection, points: Iterable[tuple[str, int]], is_incoming: bool = True
+    ) -> None:
+        """Advance; a point never goes back."""
+        table = "incoming_sync" if is_incoming else "outgoing_sync"
+        connection.executemany(
+            f"INSERT INTO {table} (remote_id, sync_point) VALUES (?, ?)"
+            " ON CONFLICT (remote_id) DO UPDATE SET sync_point = MAX(sync_point, excluded.sync_point)",
+            list(points),
+        )
+
+    def replace_id(self, connection: Connection, remote_id: str) -> None:
+        """Make a copied file a database of its own: a new id, and all of the remote's rows are known."""
+        last = connection.execute(f"SELECT MAX(ROWID) FROM {self.table}").fetchone()[0]
+        connection.execute(f"UPDATE {self.stat_table} SET id = ?", (self.new_id(),))
+        self.merge_sync_points(connection, [(remote_id, -1 if last is None else last)])
+
+    def info_dict(self, connection: Connection) -> dict[str, Any]:
+        """All columns of the stat row, by name; ``metadata`` is the raw text."""
+        cursor = connection.execute(f"SELECT * FROM {self.stat_table}")
+        return dict(zip([column[0] for column in cursor.description], cursor.fetchone()))
+
+    def reclaim(self, age: str, sync_age: str) -> None:
+        """Forget tombstone rows and removed metadata items older than ``age``, sync points older than ``sync_age``."""
+
+        def remove_rows(connection: Connection) -> int:
+            return connection.execute(
+                f"DELETE FROM {self.table} WHERE ROWID IN (SELECT ROWID FROM {self.table} WHERE deleted = 1"
+                f" AND {self.tombstone_time} < ? ORDER BY name LIMIT {RECLAIM_ROWS})", (age,)).rowcount  # fmt: skip
+
+        while self.write(remove_rows) == RECLAIM_ROWS:
+            pass
+        self.write(lambda connection: self.reclaim_rest(connection, age, sync_age))
+
+    def reclaim_rest(self, connection: Connection, age: str, sync_age: str) -> None:
+        """What of ``reclaim`` is not rows."""
+        known = self.metadata(connection)
+        kept = {key: item for key, item in known.items() if item[0] != "" or item[1] >= age}
+        if len(kept) != len(known):
+            connection.execute(f"UPDATE {self.stat_table} SET metadata = ?", (json.dumps(kept),))
+        for table in ("outgoing_sync", "incoming_sync"):
+            # Times of the sync tables are whole seconds.
+            connection.execute(f"DELETE FROM {table} WHERE CAST(updated_at AS INTEGER) < ?", (int(Timestamp(sync_age)),))
+
+
+def _nothing(_connection: Connection) -> None:
+    """The step of a write that only brings pending updates, or the tables, up to date."""
+
+
+class _OldSchema(Exception):
+    """The file was written by an older version; a write brings it up to date."""
+
+
+def conditions(span: Span) -> tuple[str, list[str]]:
+    """A span of names as SQL, to follow another condition."""
+    where, arguments = "", []
+    if span.lower:
+        where += " AND name >= ?" if span.is_lower_included else " AND name > ?"
+        arguments.append(span.lower)
+    if span.upper:
+        where += " AND name <= ?" if span.is_upper_included else " AND name < ?"
+        arguments.append(span.upper)
+    return where, arguments
+
+
+def prepare(connection: Connection) -> None:
+    """Settings and functions that every connection has."""
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA temp_store = MEMORY")
+    connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+    connection.execute(f"PRAGMA soft_heap_limit = {HEAP_LIMIT}")
+    connection.create_function("chexor", 3, chexor, deterministic=True)
+
+
+def _is_locked(error: sqlite3.Error) -> bool:
+    text = str(error)
+    return any(sign in text for sign in _LOCKED)
+
+
+def timestamp_of(text: str | None) -> Timestamp:
+    """A timestamp column; zero for what is none."""
+    try:
+        return Timestamp(text or "0")
+    except ValueError:
+        return ZERO
+
+
+def parse_metadata(text: str | None) -> Metadata:
+    """The metadata column. Raises sqlite3.DatabaseError, as SQLite does for a page that is not as written."""
+    if not text:
+        return {}
+    try:
+        return {key: (value, when) for key, (value, when) in json.loads(text).items()}
+    except (ValueError, TypeError, AttributeError):
+        raise sqlite3.DatabaseError(f"file is not a database of ours: metadata {text[:80]!r}") from None
+
+
+def merge_metadata(known: Metadata, updates: Mapping[str, tuple[str, str]]) -> Metadata:
+    """Of each key the newer item; at equal times the greater value, so that order does not matter.
+
+    Gives ``known`` itself when nothing is new.
+    """
+    merged: Metadata | None = None
+    for key, item in updates.items():
+        have = known.get(key)
+        if have is None or (item[1], item[0]) > (have[1], have[0]):
+            if merged is None:
+                merged = dict(known)
+            merged[key] = (item[0], item[1])
+    return known if merged is None else merged
+
+
+B = TypeVar("B", bound=Broker)
+
+
+class BrokerCache(Generic[B]):
+    """The brokers that a process used last, connections open; at most ``size``."""
+
+    def __init__(self, make: Callable[..., B], size: int = CONNECTIONS):
+        self._make, self._size = make, size
+        self._brokers: OrderedDict[tuple[str, ...], B] = OrderedDict()
+        self._process = os.getpid()
+        self._inherited: list[Any] = []
+
+    def get(self, *key: str) -> B:
+        """The broker that ``make(*key)`` gives, or gave before."""
+        if self._process != os.getpid():
+            # Connections must not cross a fork, nor be closed on its other side.
+            self._inherited.append(self._brokers)
+            self._brokers, self._process = OrderedDict(), os.getpid()
+        broker = self._brokers.get(key)
+        if broker is not None:
+            self._brokers.move_to_end(key)
+            return broker
+        broker = self._brokers[key] = self._make(*key)
+        if len(self._brokers) > self._size:
+            self._brokers.popitem(last=False)[1].close()
+        return broker
+
+    def close(self) -> None:
+        for broker in self._brokers.values():
+            broker.close()
+        self._brokers.clear()

@@ -1,0 +1,214 @@
+"""Bringing the replicas of a database together: the side that answers REPLICATE (``spec: backend-protocol 6``).
+
+A peer first sends ``sync`` with what its database is; the answer tells it how far its rows are known here. It then sends what
+is missing as ``merge_items``, or, when too much is, its whole file (``complete_rsync``, ``rsync_then_merge``). Every step may
+come late, twice or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+
+from keelstore.common import fs
+from keelstore.common.broker import Broker, Connection, DatabaseNotFound, merge_metadata, parse_metadata, prepare
+from keelstore.common.concurrency import on_disk_thread
+from keelstore.common.errors import BadRequest
+from keelstore.common.http import Response
+from keelstore.common.timestamp import Timestamp
+
+ROWS_AT_ONCE = 1000  # copied from the old file into one that arrived
+
+
+class Receiver:
+    """Answers the operations of one REPLICATE call for one broker. A subclass adds what its databases have besides rows."""
+
+    def __init__(self, broker: Broker):
+        self.broker = broker
+
+    def operations(self) -> dict[str, Callable[..., Response]]:
+        return {
+            "sync": self.sync, "merge_items": self.merge_items, "merge_syncs": self.merge_syncs,
+            "complete_rsync": self.complete_rsync, "rsync_then_merge": self.rsync_then_merge,
+        }  # fmt: skip
+
+    def answer(self, operation: object, arguments: list[Any]) -> Response:
+        """Raises BadRequest for an unknown operation or bad arguments, DatabaseNotFound (404), other StorageErrors."""
+        handler = self.operations().get(operation) if isinstance(operation, str) else None
+        if handler is None:
+            raise BadRequest(f"Unknown operation {str(operation)[:40]!r}")
+        try:
+            return handler(*arguments)
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise BadRequest(f"Bad arguments of {operation}: {error}") from None
+        except sqlite3.Error as error:
+            if "no such table" in str(error):
+                self.broker.quarantine(str(error))
+                return Response(404)
+            raise
+
+    # -- what a subclass may add ---------------------------------------------------------------------------------------
+
+    def info_in(self, connection: Connection) -> dict[str, Any]:
+        """Replication info: the stat row, ``count``, ``max_row``."""
+        info = self.broker.info_dict(connection)
+        info["max_row"] = self.broker.max_row(connection)
+        return info
+
+    def merge_more(self, connection: Connection, more: list[Any]) -> None:
+        """The arguments of ``sync`` beyond the metadata."""
+
+    def copy_more(self, old: Connection, new: Connection) -> None:
+        """What besides rows, sync points and metadata goes from an old file into one that arrived."""
+
+    def may_replace(self, connection: Connection) -> bool:
+        """Whether the file may be replaced by one that arrived."""
+        return True
+
+    # -- operations ----------------------------------------------------------------------------------------------------
+
+    def sync(
+        self, max_row: int, remote_hash: str, remote_id: str, created_at: str, put_timestamp: str,
+        delete_timestamp: str, metadata: str, *more: Any,
+    ) -> Response:  # fmt: skip
+        times = [Timestamp(text).internal for text in (created_at, put_timestamp, delete_timestamp)]
+        items = _metadata_of(metadata)
+        max_row = int(max_row)
+
+        def step(connection: Connection) -> dict[str, Any]:
+            broker = self.broker
+            broker.update_metadata(connection, items)
+            broker.merge_timestamps(connection, *times)
+            self.merge_more(connection, list(more))
+            info = self.info_in(connection)
+            point = broker.sync_point(connection, remote_id)
+            if info["hash"] == remote_hash and point < max_row:
+                broker.merge_sync_points(connection, [(remote_id, max_row)])
+                point = max_row
+            info["point"] = point
+            return info
+
+        info = self.broker.write(step)
+        return Response(200, body=json.dumps(info).encode("ascii"), content_type="application/json")
+
+    def merge_items(self, rows: list[dict[str, Any]], source: str | None = None) -> Response:
+        self.broker.write(lambda connection: self.broker.merge_rows(connection, rows, source))
+        return Response(202)
+
+    def merge_syncs(self, points: list[dict[str, Any]]) -> Response:
+        pairs = [(str(point["remote_id"]), int(point["sync_point"])) for point in points]
+        self.broker.write(lambda connection: self.broker.merge_sync_points(connection, pairs))
+        return Response(202)
+
+    def complete_rsync(self, local_id: str, name: str | None = None) -> Response:
+        """Take a file that arrived whole as ours, where there was none."""
+        arrived = self._arrived(local_id)
+        target = self._target(name)
+        if not os.path.exists(arrived) or os.path.exists(target):
+            raise DatabaseNotFound(target)
+        on_disk_thread(self.broker.device, self._install, arrived, target, local_id, False)
+        return Response(204)
+
+    def rsync_then_merge(self, local_id: str, name: str | None = None) -> Response:
+        """Bring what we have into a file that arrived, then let it take our file's place."""
+        arrived = self._arrived(local_id)
+        if not os.path.exists(arrived):
+            raise DatabaseNotFound(arrived)
+        target = self.broker.locate()
+        self.broker.merge_pending()
+        # Without what is pending: were our file changed by this transaction, a crash would leave its journal to the new one.
+        self.broker.write(lambda connection: self._merge_into(connection, arrived, target, local_id),
+                          takes_pending=False)  # fmt: skip
+        return Response(204)
+
+    # -- files that arrive ---------------------------------------------------------------------------------------------
+
+    def _arrived(self, local_id: str) -> str:
+        if not isinstance(local_id, str) or not local_id or "/" in local_id or local_id.startswith("."):
+            raise ValueError("expected the id of a database")
+        return f"{self.broker.device_path}/tmp/{local_id}"
+
+    def _target(self, name: str | None) -> str:
+        """Where an arrived file goes: its own base name, which may hold an epoch, when it is one of this hash."""
+        name_hash = os.path.basename(self.broker.directory)
+        if name is None:
+            return f"{self.broker.directory}/{name_hash}.db"
+        base = os.path.basename(str(name))
+        if not base.endswith(".db") or not (base == f"{name_hash}.db" or base.startswith(f"{name_hash}_")):
+            raise ValueError("expected the name of a database file of this hash")
+        return f"{self.broker.directory}/{base}"
+
+    def _install(self, arrived: str, target: str, local_id: str, is_replacement: bool) -> None:
+        """Give an arrived file a new id, sync it, and rename it to its place."""
+        broker = self.broker
+        new = type(broker)(arrived, broker.device_path, broker.logger)
+        try:
+            connection = sqlite3.connect(f"file:{arrived}?mode=rw", uri=True, isolation_level=None,
+                                         check_same_thread=False)  # fmt: skip
+            try:
+                prepare(connection)
+                if not new.is_ours(connection):
+                    raise ValueError("what arrived is no database of this kind")
+                connection.execute("BEGIN IMMEDIATE")
+                new.replace_id(connection, local_id)
+                connection.execute("COMMIT")
+            finally:
+                connection.close()
+        finally:
+            new.close()
+        made = fs.make_directories(broker.directory)
+        fd = os.open(arrived, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fs.sync_file(fd)
+        finally:
+            os.close(fd)
+        with fs.lock_directory(broker.directory, broker.pending_timeout_s):
+            if not is_replacement and os.path.exists(target):
+                raise DatabaseNotFound(target)
+            fs.rename_durably(arrived, target)
+        for directory in made:
+            fs.sync_directory(directory)
+
+    def _merge_into(self, connection: Connection, arrived: str, target: str, local_id: str) -> None:
+        """Runs inside the transaction on our file, so that nothing is added to it before it is replaced."""
+        if not self.may_replace(connection):
+            raise DatabaseNotFound(target)
+        broker = self.broker
+        new = sqlite3.connect(f"file:{arrived}?mode=rw", uri=True, isolation_level=None, check_same_thread=False)
+        try:
+            prepare(new)
+            if not broker.is_ours(new):
+                raise ValueError("what arrived is no database of this kind")
+            new.execute("BEGIN IMMEDIATE")
+            if not broker.is_current(new):
+                broker.migrate(new)
+            point = -1
+            while True:
+                rows = broker.rows_since(connection, point, ROWS_AT_ONCE)
+                if not rows:
+                    break
+                point = rows[-1]["ROWID"]
+                broker.merge_rows(new, [{**row, "ROWID": -1} for row in rows])
+            for is_incoming in (True, False):
+                points = broker.sync_points(connection, is_incoming)
+                broker.merge_sync_points(new, [(p["remote_id"], p["sync_point"]) for p in points], is_incoming)
+            ours, theirs = broker.metadata(connection), broker.metadata(new)
+            merged = merge_metadata(theirs, ours)
+            new.execute(f"UPDATE {broker.stat_table} SET metadata = ?", (json.dumps(merged),))
+            info = broker.info_dict(connection)
+            broker.merge_timestamps(new, info["created_at"], info["put_timestamp"], info["delete_timestamp"])
+            self.copy_more(connection, new)
+            new.execute("COMMIT")
+        finally:
+            new.close()
+        self._install(arrived, target, local_id, True)
+
+
+def _metadata_of(text: str) -> dict[str, tuple[str, str]]:
+    try:
+        return parse_metadata(text)
+    except sqlite3.Error as error:
+        raise ValueError(str(error)) from None

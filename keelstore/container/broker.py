@@ -1,0 +1,431 @@
+"""The database of one container: rows of its objects, counts of each policy, shard ranges.
+
+A container lives in one file, ``<hash>.db`` or ``<hash>_<epoch>.db``; in two while it is being sharded: the older, *retiring*
+file then still has the rows, the newer, *fresh* one takes what arrives. ``container/shard_rows.py`` has what concerns shard
+ranges.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from keelstore.common.broker import (
+    NAMES_AT_ONCE,
+    RACY_NS,
+    Broker,
+    Connection,
+    DatabaseNotFound,
+    Metadata,
+    conditions,
+    parse_metadata,
+    timestamp_of,
+)
+from keelstore.common.errors import RequestError
+from keelstore.common.limits import Limits
+from keelstore.common.listing import ListingQuery, Row, Span, Subdir, page
+from keelstore.common.ranges import UPDATING_STATES, ShardRange
+from keelstore.common.timestamp import Timestamp
+from keelstore.container import rows, schema, shard_rows
+from keelstore.container.rows import ObjectRow
+
+NOT_FOUND, UNSHARDED, SHARDING, SHARDED, COLLAPSED = "not_found", "unsharded", "sharding", "sharded", "collapsed"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerInfo:
+    """The stat row of a container, with the counts that hold in its state. Timestamps are internal forms."""
+
+    account: str
+    container: str
+    created_at: str
+    put_timestamp: str
+    delete_timestamp: str
+    status: str
+    status_changed_at: str
+    object_count: int
+    bytes_used: int
+    reported_put_timestamp: str
+    reported_delete_timestamp: str
+    reported_object_count: int
+    reported_bytes_used: int
+    hash: str
+    id: str
+    x_container_sync_point1: int
+    x_container_sync_point2: int
+    storage_policy_index: int
+    metadata_text: str
+    db_state: str = UNSHARDED
+
+    @property
+    def is_deleted(self) -> bool:
+        return not int(self.object_count or 0) and timestamp_of(self.delete_timestamp) > timestamp_of(
+            self.put_timestamp
+        )
+
+    @property
+    def metadata(self) -> Metadata:
+        return parse_metadata(self.metadata_text)
+
+
+_INFO_SQL = (
+    "SELECT account, container, created_at, put_timestamp, delete_timestamp, status, status_changed_at, object_count,"
+    " bytes_used, reported_put_timestamp, reported_delete_timestamp, reported_object_count, reported_bytes_used, hash,"
+    " id, x_container_sync_point1, x_container_sync_point2, storage_policy_index, metadata FROM container_stat"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PutOutcome:
+    """``is_created``: it was deleted before. ``is_conflict``: it lives, with another policy than the one asked for."""
+
+    is_created: bool
+    policy_index: int
+    is_conflict: bool = False
+
+
+class ContainerBroker(Broker):
+    """``path`` is the name without epoch; where files with an epoch exist, the newest is used."""
+
+    kind: ClassVar[str] = "container"
+    stat_table: ClassVar[str] = "container_stat"
+    table: ClassVar[str] = "object"
+    tombstone_time: ClassVar[str] = "created_at"
+    kept_metadata: ClassVar[frozenset[str]] = frozenset(
+        {"x-container-sysmeta-shard-quoted-root", "x-container-sysmeta-shard-root", "x-container-sysmeta-sharding"}
+    )
+
+    def __init__(self, path: str, device_path: str, logger: logging.Logger, is_fixed: bool = False):
+        super().__init__(path, device_path, logger)
+        self.base = path[: -len(".db")]
+        self.is_fixed = is_fixed  # this very file, though a newer one may exist
+        self._files: tuple[str, ...] = (path,) if is_fixed else ()
+        self._files_at = 0  # modification time of the directory that _files was read from; 0: read it again
+        self._rangeless: tuple[int, int, int] | None = None  # state of a file that has no shard range
+        self._retiring: ContainerBroker | None = None
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def files(self) -> tuple[str, ...]:
+        """The database files, oldest first; one ``stat`` of the directory while that does not change."""
+        if self.is_fixed:
+            return self._files
+        try:
+            changed_at = os.stat(self.directory).st_mtime_ns
+        except (FileNotFoundError, NotADirectoryError):
+            self._files, self._files_at = (), 0
+            return ()
+        if changed_at != self._files_at:
+            name = os.path.basename(self.base)
+            try:
+                found = sorted(
+                    entry for entry in os.listdir(self.directory)
+                    if entry.endswith(".db") and entry.startswith(name) and entry[len(name)] in "._"
+                )  # fmt: skip
+            except FileNotFoundError:
+                found = []
+            self._files = tuple(f"{self.directory}/{entry}" for entry in found)
+            self._files_at = changed_at if time.time_ns() - changed_at > RACY_NS else 0
+            if self._files:
+                self.path = self._files[-1]
+        return self._files
+
+    def locate(self) -> str:
+        if not self.files():
+            raise DatabaseNotFound(self.path)
+        return self.path
+
+    @property
+    def epoch(self) -> Timestamp | None:
+        """The epoch in the file's name."""
+        _, underscore, text = os.path.basename(self.path)[: -len(".db")].partition("_")
+        return timestamp_of(text) if underscore else None
+
+    def retiring(self) -> ContainerBroker | None:
+        """The broker of the older file, while there are two."""
+        files = self.files()
+        if len(files) < 2 or self.is_fixed:
+            return None
+        if self._retiring is None or self._retiring.path != files[-2]:
+            self._retiring = ContainerBroker(files[-2], self.device_path, self.logger, is_fixed=True)
+        return self._retiring
+
+    def close(self) -> None:
+        super().close()
+        if self._retiring is not None:
+            self._retiring.close()
+
+    # -- tables --------------------------------------------------------------------------------------------------------
+
+    def create_tables(self, connection: Connection) -> None:
+        schema.create(connection)
+
+    def is_ours(self, connection: Connection) -> bool:
+        return schema.is_ours(connection)
+
+    def is_current(self, connection: Connection) -> bool:
+        return schema.is_current(connection)
+
+    def migrate(self, connection: Connection) -> None:
+        schema.migrate(connection)
+
+    def initialize(self, account: str, container: str, put_timestamp: str, policy_index: int) -> None:
+        """Create the database. Raises AlreadyExists."""
+
+        def fill(connection: Connection) -> None:
+            connection.execute(
+                "INSERT INTO container_info (account, container, created_at, id, put_timestamp, status_changed_at,"
+                " storage_policy_index) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (account, container, Timestamp.now().internal, self.new_id(), put_timestamp, put_timestamp,
+                 policy_index),
+            )  # fmt: skip
+            connection.execute("INSERT INTO policy_stat (storage_policy_index) VALUES (?)", (policy_index,))
+
+        self._files_at = 0
+        self.create(fill)
+
+    # -- what it says --------------------------------------------------------------------------------------------------
+
+    def state_in(self, connection: Connection) -> str:
+        """unsharded, sharding, sharded or collapsed; see ``spec: on-disk 7.4``."""
+        if len(self._files) > 1 and not self.is_fixed:
+            return SHARDING
+        epoch = self.epoch
+        if epoch is None:
+            return UNSHARDED
+        own = shard_rows.own_range(connection)
+        if own.epoch != epoch:
+            return UNSHARDED
+        return SHARDED if shard_rows.has_other_ranges(connection) else COLLAPSED
+
+    def info_in(self, connection: Connection) -> ContainerInfo:
+        info = ContainerInfo(*connection.execute(_INFO_SQL).fetchone())
+        state = self.state_in(connection)
+        if state in (UNSHARDED, COLLAPSED):
+            return info if state == UNSHARDED else replace(info, db_state=state)
+        count, size = info.object_count, info.bytes_used
+        if state == SHARDING:
+            retiring = self.retiring()
+            if retiring is not None:
+                old = retiring.read_now(retiring.info_in)
+                count, size = old.object_count, old.bytes_used
+        elif shard_rows.is_root(connection):
+            count, size = shard_rows.usage(connection)
+        return replace(info, db_state=state, object_count=count, bytes_used=size)
+
+    def read_now(self, function: Callable[[Connection], Any]) -> Any:
+        """As ``read``, from any thread and without a switch: for a second file, while the first is in use."""
+        with self._lock:
+            return function(self._open(migrates=True))
+
+    def info(self, may_be_stale: bool = False) -> ContainerInfo:
+        return self.read_fresh(self.info_in, may_be_stale)
+
+    def is_deleted_in(self, connection: Connection) -> bool:
+        return self.info_in(connection).is_deleted
+
+    def is_empty_in(self, connection: Connection) -> bool:
+        """No object of any policy in any file, and nothing in the shards of a root."""
+        if connection.execute("SELECT 1 FROM policy_stat WHERE object_count > 0 LIMIT 1").fetchone():
+            return False
+        retiring = self.retiring()
+        if retiring is not None and not retiring.read_now(retiring.is_empty_in):
+            return False
+        if shard_rows.is_root(connection) and shard_rows.is_sharding_initiated(connection):
+            return shard_rows.usage(connection)[0] <= 0
+        return True
+
+    def list_in(
+        self, connection: Connection, query: ListingQuery, policy_index: int | None = None
+    ) -> list[Row | Subdir]:
+        """A page of (name, created_at, size, content type, etag), and Subdirs; from the retiring file while there is one."""
+        retiring = self.retiring()
+        if retiring is not None:
+            return retiring.read_now(lambda old: retiring.list_in(old, query, policy_index))
+        if policy_index is None:
+            policy_index = connection.execute("SELECT storage_policy_index FROM container_info").fetchone()[0]
+        order = "DESC" if query.is_reverse else "ASC"
+
+        def seek(span: Span, limit: int | None) -> Iterable[Row]:
+            where, arguments = conditions(span)
+            cursor = connection.execute(
+                "SELECT name, created_at, size, content_type, etag FROM object"
+                f" WHERE deleted = 0{where} AND storage_policy_index = {policy_index} ORDER BY name {order}"
+                + ("" if limit is None else f" LIMIT {limit}"),
+                arguments,
+            )
+            return cursor if limit is None else cursor.fetchall()
+
+        return page(query, seek)
+
+    # -- rows ----------------------------------------------------------------------------------------------------------
+
+    def put_object(
+        self, name: str, timestamp: str, size: int, content_type: str, etag: str, policy_index: int,
+        content_type_timestamp: str | None = None, meta_timestamp: str | None = None,
+    ) -> None:  # fmt: skip
+        """One update of an object's row, through the pending file."""
+        self.put_record((name, timestamp, size, content_type, etag, 0, policy_index, content_type_timestamp,
+                         meta_timestamp))  # fmt: skip
+
+    def delete_object(self, name: str, timestamp: str, policy_index: int) -> None:
+        self.put_record((name, timestamp, 0, rows.DELETED_TYPE, rows.DELETED_ETAG, 1, policy_index, None, None))
+
+    def row_of(self, record: Sequence[Any]) -> dict[str, Any]:
+        item = rows.item_of(record)
+        ObjectRow.from_item(item)
+        return item
+
+    def check_item(self, item: Mapping[str, Any]) -> None:
+        """Raises ValueError, KeyError, TypeError, AttributeError for what is no row."""
+        ObjectRow.from_item(item)
+
+    def merge_rows(self, connection: Connection, items: Iterable[Mapping[str, Any]], source: str | None = None) -> None:
+        """Raises ValueError, KeyError, TypeError for an item that is no row; then nothing is merged."""
+        last_row = -1
+        new: dict[tuple[str, int], ObjectRow] = {}
+        for item in items:
+            row = ObjectRow.from_item(item)
+            have = new.get(row.key)
+            new[row.key] = row if have is None else rows.merge(have, row)
+            last_row = max(last_row, int(item.get("ROWID") or -1))
+        known: dict[tuple[str, int], list[tuple[int, ObjectRow]]] = {}
+        names = list({name for name, _ in new})
+        for start in range(0, len(names), NAMES_AT_ONCE):
+            some = names[start : start + NAMES_AT_ONCE]
+            for rowid, name, created_at, size, content_type, etag, deleted, policy in connection.execute(
+                "SELECT ROWID, name, created_at, size, content_type, etag, deleted, storage_policy_index FROM object"
+                f" WHERE deleted IN (0, 1) AND name IN ({','.join('?' * len(some))})", some,
+            ):  # fmt: skip
+                if (name, policy) in new:
+                    row = ObjectRow.from_item({
+                        "name": name, "created_at": created_at, "size": size, "content_type": content_type,
+                        "etag": etag, "deleted": deleted, "storage_policy_index": policy})  # fmt: skip
+                    known.setdefault(row.key, []).append((rowid, row))
+        removed: list[tuple[int]] = []
+        added: list[tuple[Any, ...]] = []
+        for key, row in new.items():
+            present = known.get(key)
+            if present is not None:
+                merged = present[0][1]
+                for _, other in present[1:]:
+                    merged = rows.merge(merged, other)
+                merged = rows.merge(merged, row)
+                if merged is present[0][1] and len(present) == 1:
+                    continue
+                removed.extend((rowid,) for rowid, _ in present)
+                row = merged
+            added.append((row.name, row.created_at, row.size, row.full_content_type, row.etag, row.deleted,
+                          row.policy_index))  # fmt: skip
+        connection.executemany("DELETE FROM object WHERE ROWID = ?", removed)
+        connection.executemany(
+            "INSERT INTO object (name, created_at, size, content_type, etag, deleted, storage_policy_index)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)", added,
+        )  # fmt: skip
+        if source is not None and last_row >= 0:
+            self.merge_sync_points(connection, [(source, last_row)])
+
+    # -- shard ranges --------------------------------------------------------------------------------------------------
+
+    def redirect_for(self, name: str) -> ShardRange | None:
+        """The shard that takes updates of ``name``, or None; one ``stat`` while the database is known to have no ranges."""
+        path = self.locate()
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            raise DatabaseNotFound(path) from None
+        state = (status.st_ino, status.st_mtime_ns, status.st_size)
+        if state == self._rangeless:
+            return None
+        found, has_ranges = self.read(
+            lambda connection: (
+                shard_rows.find(connection, name, UPDATING_STATES), shard_rows.has_any_range(connection)
+            )
+        )  # fmt: skip
+        is_settled = time.time_ns() - status.st_mtime_ns > RACY_NS
+        self._rangeless = state if is_settled and not has_ranges else None
+        return found
+
+    # -- the verbs' transactions ---------------------------------------------------------------------------------------
+
+    def put_container(
+        self, connection: Connection, timestamp: str, policy_index: int | None, default_policy_index: int,
+        updates: Mapping[str, tuple[str, str]], limits: Limits,
+    ) -> PutOutcome:  # fmt: skip
+        """Put again what exists. ``policy_index`` None: no wish. Raises RequestError 409: it stays deleted; BadRequest."""
+        info = self.info_in(connection)
+        was_deleted, actual = info.is_deleted, info.storage_policy_index
+        if was_deleted:
+            wanted = default_policy_index if policy_index is None else policy_index
+            if wanted != actual:
+                self.set_policy_index(connection, wanted, timestamp)
+                actual = wanted
+        elif policy_index is not None and policy_index != actual:
+            return PutOutcome(False, actual, is_conflict=True)
+        self.update_put_timestamp(connection, timestamp)
+        if was_deleted:
+            if self.is_deleted_in(connection):
+                raise RequestError(status=409)
+            self.update_status_changed_at(connection, timestamp)
+        self.store_metadata(connection, updates, limits)
+        return PutOutcome(was_deleted, actual)
+
+    def store_metadata(
+        self, connection: Connection, updates: Mapping[str, tuple[str, str]], limits: Limits | None = None
+    ) -> None:
+        """As ``update_metadata``; another sync target starts its copying from the first row."""
+        if not updates:
+            return
+        before = self.metadata(connection)
+        after = self.update_metadata(connection, updates, limits)
+        target = "X-Container-Sync-To"
+        if target in updates and after.get(target, ("", ""))[0] != before.get(target, ("", ""))[0]:
+            self.set_sync_points(connection, -1, -1)
+
+    def set_sync_points(self, connection: Connection, point1: int, point2: int) -> None:
+        connection.execute("UPDATE container_info SET x_container_sync_point1 = ?, x_container_sync_point2 = ?",
+                           (point1, point2))  # fmt: skip
+
+    def set_policy_index(self, connection: Connection, policy_index: int, timestamp: str) -> None:
+        """Rows of another policy stay, for the replicator to move; they no longer count."""
+        connection.execute(
+            "INSERT INTO policy_stat (storage_policy_index) SELECT ?1"
+            " WHERE NOT EXISTS (SELECT 1 FROM policy_stat WHERE storage_policy_index = ?1)", (policy_index,),
+        )  # fmt: skip
+        connection.execute(
+            "UPDATE container_info SET storage_policy_index = ?, status_changed_at = MAX(?, status_changed_at)"
+            " WHERE storage_policy_index <> ?", (policy_index, timestamp, policy_index),
+        )  # fmt: skip
+
+    def set_reported(
+        self, connection: Connection, put_timestamp: str, delete_timestamp: str, object_count: int, bytes_used: int
+    ) -> None:
+        """What the account has been told."""
+        connection.execute(
+            "UPDATE container_info SET reported_put_timestamp = ?, reported_delete_timestamp = ?,"
+            " reported_object_count = ?, reported_bytes_used = ?",
+            (put_timestamp, delete_timestamp, object_count, bytes_used),
+        )
+
+    def delete_container(self, connection: Connection, timestamp: str) -> bool:
+        """Whether it was there before. Raises RequestError 409 when it holds objects or was put later."""
+        info = self.info_in(connection)
+        if not self.is_empty_in(connection):
+            raise RequestError(status=409)
+        was_there = bool(timestamp_of(info.put_timestamp)) and not info.is_deleted
+        self.mark_deleted(connection, timestamp)
+        if not self.is_deleted_in(connection):
+            raise RequestError(status=409)
+        return was_there
+
+    def replace_id(self, connection: Connection, remote_id: str) -> None:
+        super().replace_id(connection, remote_id)
+        self.set_reported(connection, "0", "0", 0, 0)
+
+    def reclaim_rest(self, connection: Connection, age: str, sync_age: str) -> None:
+        super().reclaim_rest(connection, age, sync_age)
+        shard_rows.reclaim(connection, sync_age)

@@ -1,0 +1,82 @@
+"""Where a container may be synced to: the values of ``X-Container-Sync-To``, and the links that say which are."""
+
+from __future__ import annotations
+
+import configparser
+import os
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from keelstore.common import fs
+
+REALMS_FILE = "container-sync-realms.conf"
+TO, KEY = "X-Container-Sync-To", "X-Container-Sync-Key"
+
+
+def read_realms(path: str) -> dict[str, frozenset[str]]:
+    """Realm names to the names of their clusters, both upper case; empty when the file is missing. Raises ValueError."""
+    parser = configparser.ConfigParser()
+    try:
+        parser.read(path)
+    except configparser.Error as error:
+        raise ValueError(f"{path}: {error}") from None
+    return {
+        section.upper(): frozenset(
+            name[len("cluster_"):].upper() for name in parser.options(section) if name.startswith("cluster_"))
+        for section in parser.sections()
+    }  # fmt: skip
+
+
+def problem_of(value: str, allowed_hosts: Iterable[str], realms: dict[str, frozenset[str]]) -> str | None:
+    """Why a container may not be synced to ``value``, or None.
+
+    ``//realm/cluster/account/container``, or the http(s) URL of a container on an allowed host.
+    """
+    value = value.strip()
+    if value.startswith("//"):
+        parts = value[2:].split("/")
+        if len(parts) != 4 or not all(parts):
+            return "Invalid X-Container-Sync-To format: expected //realm/cluster/account/container"
+        realm, cluster = parts[0].upper(), parts[1].upper()
+        if realm not in realms:
+            return f"No realm key for {realm!r}"
+        if cluster not in realms[realm]:
+            return f"No cluster endpoint for {realm!r} {cluster!r}"
+        return None
+    try:
+        url = urlsplit(value)
+        host, _ = url.hostname, url.port
+    except ValueError:
+        return f"Invalid URL {value[:200]!r}"
+    if url.scheme not in ("http", "https"):
+        return f'Invalid scheme {url.scheme!r} in X-Container-Sync-To, must be "//", "http", or "https".'
+    if not url.path or url.path == "/":
+        return "Path required in X-Container-Sync-To"
+    if url.query or url.fragment:
+        return "Params, queries, and fragments not allowed in X-Container-Sync-To"
+    if host not in set(allowed_hosts):
+        return f"Invalid host {host!r} in X-Container-Sync-To"
+    return None
+
+
+def update_link(device_path: str, database: str, is_synced: bool) -> None:
+    """Keep ``sync_containers/…`` a link to the database of every container that is synced, for the sync daemon to walk."""
+    prefix = f"{device_path}/containers/"
+    if not database.startswith(prefix):
+        return
+    link = f"{device_path}/sync_containers/{database[len(prefix):]}"
+    if is_synced:
+        if os.path.islink(link):
+            return
+        fs.make_directories(os.path.dirname(link))
+        try:
+            os.symlink(database, link)
+        except FileExistsError:
+            pass
+    elif os.path.islink(link):
+        fs.remove_file(link)
+        directory = os.path.dirname(link)
+        for _ in range(3):  # hash, suffix, partition
+            if not fs.remove_directory(directory):
+                break
+            directory = os.path.dirname(directory)
