@@ -259,7 +259,7 @@ def compile_template(template: str, options: LineOptions) -> Callable[[Hit], str
     def bad(reason: str) -> ConfigError:
         return ConfigError(reason, option="log_msg_template", value=template)
 
-    parts: list[str | Field] = []
+    parts: list[str | tuple[Field, str]] = []
     try:
         parsed = list(Formatter().parse(template))
     except ValueError as error:
@@ -281,7 +281,11 @@ def compile_template(template: str, options: LineOptions) -> Callable[[Hit], str
             get = None
         if get is None or conversion:
             raise bad(f"field {base!r} has no form {form or conversion!r}")
-        parts.append(_padded(get, spec, bad) if spec else get)
+        try:
+            format("x", spec or "")
+        except ValueError:
+            raise bad(f"bad format {spec!r}") from None
+        parts.append((get, spec or ""))
     return _renderer(parts)
 
 
@@ -293,32 +297,21 @@ def _then(get: Field, change: Callable[[str], str]) -> Field:
     return both
 
 
-def _padded(get: Field, spec: str, bad: Callable[[str], ConfigError]) -> Field:
-    try:
-        format("x", spec)
-    except ValueError:
-        raise bad(f"bad format {spec!r}") from None
-
-    def padded(hit: Hit) -> str:
-        value = get(hit)
-        return format(quoted(value if type(value) is str else str(value) if value else ""), spec)
-
-    return padded
-
-
-def _renderer(parts: Sequence[str | Field]) -> Callable[[Hit], str]:
+def _renderer(parts: Sequence[str | tuple[Field, str]]) -> Callable[[Hit], str]:
     """Blanks between fields are the rule; joining at them saves half of the parts."""
     getters: list[Field] = []
+    specs: list[str] = []
     literals: list[str] = [""]
     for part in parts:
         if isinstance(part, str):
             literals[-1] += part
         else:
-            getters.append(part)
+            getters.append(part[0])
+            specs.append(part[1])
             literals.append("")
     is_plain = literals[0] == "" and literals[-1] == "" and all(literal == " " for literal in literals[1:-1])
     frame = "%s".join(literal.replace("%", "%%") for literal in literals)
-    safe, slow = _is_safe, _quote
+    safe, slow, has_specs = _is_safe, _quote, any(specs)
 
     def render(hit: Hit) -> str:
         values = []
@@ -332,6 +325,8 @@ def _renderer(parts: Sequence[str | Field]) -> Callable[[Hit], str]:
                 values.append(str(value))
             else:
                 values.append(quoted(str(value)))
+        if has_specs:
+            values = [format(value, spec) for value, spec in zip(values, specs)]
         return " ".join(values) if is_plain else frame % tuple(values)
 
     return render

@@ -74,8 +74,8 @@ def users_of(conf: Mapping[str, str]) -> dict[str, User]:
     """``account:user`` to user. Raises ConfigError, without the value: it holds a key."""
     found: dict[str, User] = {}
     for option, text in conf.items():
-        kind, _, rest = option.partition("_")
-        if kind not in ("user", "user64") or not rest:
+        kind, underscore, rest = option.partition("_")
+        if kind not in ("user", "user64") or not underscore:
             continue
         account, separator, name = rest.partition("_")
         if not separator or not account or not name:
