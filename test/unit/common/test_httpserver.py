@@ -1,0 +1,734 @@
+"""The server over real sockets: framing, refusal, timeouts, endings."""
+
+import logging
+import os
+import ssl
+import subprocess
+
+import pytest
+
+from keelstore.common import concurrency
+from keelstore.common.errors import BadRequest, ClientDisconnect, ClientTimeout
+from keelstore.common.http import Request, Response
+from keelstore.common.httpserver import ServerOptions, server_options
+from keelstore.common.limits import Limits
+from test.support.wire import dial, read_all, read_until, serve, talk
+
+CANARY = b"DELETE /canary HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+class Echo:
+    """Answers with the body of the request; remembers what it was asked."""
+
+    def __init__(self, read=True):
+        self.seen, self.environs, self.read, self.error = [], [], read, None
+
+    def __call__(self, environ, start_response):
+        self.seen.append(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}")
+        self.environs.append(dict(environ))
+        body = b""
+        if self.read:
+            try:
+                body = environ["wsgi.input"].read()
+            except Exception as error:
+                self.error = error
+                raise
+        return Response(200, body=body, content_type="text/plain")(environ, start_response)
+
+
+def closing(request):
+    """The request with Connection: close, so that ``talk`` ends."""
+    return request.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)
+
+
+def test_simple_request_is_answered():
+    with serve(Echo()) as served:
+        answer = talk(served.address, closing(b"GET /a%20b?x=1 HTTP/1.1\r\nHost: h\r\nX-Some-Thing: 1\r\n\r\n"))
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert b"\r\nContent-Length: 0" in head and b"\r\nDate: " in head and b"\r\nConnection: close" in head
+        assert body == b""
+
+
+def test_environ_is_wsgi():
+    app = Echo()
+    with serve(app) as served:
+        talk(served.address, closing(b"PUT /v1/a%20b/%E2%82%AC?x=%31 HTTP/1.1\r\nHost: h:1\r\nContent-Length: 3\r\n"
+                                     b"X-Object-Meta-\xe2\x82\xac: \xe2\x82\xac\r\nx-twice: 1\r\nX-TWICE: 2\r\n\r\nabc"))
+    environ = app.environs[0]
+    assert environ["REQUEST_METHOD"] == "PUT"
+    assert environ["PATH_INFO"] == "/v1/a b/\xe2\x82\xac"
+    assert environ["RAW_PATH_INFO"] == "/v1/a%20b/%E2%82%AC"
+    assert environ["QUERY_STRING"] == "x=%31"
+    assert environ["HTTP_X_OBJECT_META_\xe2\x82\xac"] == "\xe2\x82\xac"
+    assert environ["HTTP_X_TWICE"] == "1,2"
+    assert environ["CONTENT_LENGTH"] == "3" and "CONTENT_TYPE" not in environ
+    assert environ["REMOTE_ADDR"] == "127.0.0.1" and int(environ["REMOTE_PORT"])
+    assert environ["SERVER_PORT"] == str(served.address[1]) and environ["wsgi.url_scheme"] == "http"
+    assert environ["SERVER_PROTOCOL"] == "HTTP/1.1" and environ["wsgi.version"] == (1, 0) and environ["SCRIPT_NAME"] == ""
+
+
+def test_pipelined_requests_are_served_in_order():
+    app = Echo()
+    with serve(app) as served:
+        data = b"".join(b"PUT /%d HTTP/1.1\r\nContent-Length: 1\r\n\r\n%d" % (n, n) for n in range(9))
+        answer = talk(served.address, data + closing(b"GET /end HTTP/1.1\r\n\r\n"))
+    assert app.seen == [f"PUT /{n}" for n in range(9)] + ["GET /end"]
+    assert [part[:1] for part in answer.split(b"\r\n\r\n")[1:]] == [b"%d" % n for n in range(9)] + [b""]
+
+
+def test_chunked_request_with_trailers_is_read():
+    app = Echo()
+    with serve(app) as served:
+        answer = talk(served.address, b"PUT /o HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+                      b"3;ext=1\r\nabc\r\n00A\r\n0123456789\r\n0\r\nX-Trailer: v\r\nX-Auth-Token: t\r\n\r\n"
+                      + closing(b"GET /next HTTP/1.1\r\n\r\n"))
+    assert b"\r\n\r\nabc0123456789HTTP/1.1 200" in answer
+    assert app.seen == ["PUT /o", "GET /next"]
+    assert "HTTP_X_TRAILER" not in app.environs[1] and "HTTP_X_AUTH_TOKEN" not in app.environs[1]
+
+
+# S40: each is followed by a canary on the same connection, which must not be executed.
+REFUSED = {
+    "length and coding": (b"PUT /o HTTP/1.1\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+    "coding and length": (b"PUT /o HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 0\r\n\r\n0\r\n\r\n", 400),
+    "two lengths": (b"PUT /o HTTP/1.1\r\nContent-Length: 0\r\nContent-Length: 5\r\n\r\n", 400),
+    "equal lengths": (b"PUT /o HTTP/1.1\r\nContent-Length: 0\r\nContent-Length: 0\r\n\r\n", 400),
+    "length list": (b"PUT /o HTTP/1.1\r\nContent-Length: 0, 0\r\n\r\n", 400),
+    "length plus": (b"PUT /o HTTP/1.1\r\nContent-Length: +0\r\n\r\n", 400),
+    "length minus": (b"PUT /o HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
+    "length space": (b"PUT /o HTTP/1.1\r\nContent-Length: 0 0\r\n\r\n", 400),
+    "length hex": (b"PUT /o HTTP/1.1\r\nContent-Length: 0x0\r\n\r\n", 400),
+    "length empty": (b"PUT /o HTTP/1.1\r\nContent-Length:\r\n\r\n", 400),
+    "length word": (b"PUT /o HTTP/1.1\r\nContent-Length: abc\r\n\r\n", 400),
+    "length unicode digit": (b"PUT /o HTTP/1.1\r\nContent-Length: \xb2\r\n\r\n", 400),
+    "length huge": (b"PUT /o HTTP/1.1\r\nContent-Length: " + b"9" * 40 + b"\r\n\r\n", 400),
+    "length underscore": (b"PUT /o HTTP/1.1\r\nContent_Length: 4\r\n\r\n", 400),
+    "coding underscore": (b"PUT /o HTTP/1.1\r\nTransfer_Encoding: chunked\r\n\r\n", 400),
+    "bare lf in head": (b"PUT /o HTTP/1.1\nContent-Length: 0\r\n\r\n", 400),
+    "bare lf before a header": (b"PUT /o HTTP/1.1\r\nX-A: b\nContent-Length: 0\r\n\r\n", 400),
+    "bare lf ends the head": (b"PUT /o HTTP/1.1\nX-A: b\n\n", 400),
+    "bare cr": (b"PUT /o HTTP/1.1\r\nX-A: b\rX-B: c\r\n\r\n", 400),
+    "folded": (b"PUT /o HTTP/1.1\r\nX-A: b\r\n c\r\n\r\n", 400),
+    "folded with tab": (b"PUT /o HTTP/1.1\r\nX-A: b\r\n\tc\r\n\r\n", 400),
+    "folded first": (b"PUT /o HTTP/1.1\r\n X-A: b\r\n\r\n", 400),
+    "nul in name": (b"PUT /o HTTP/1.1\r\nX-\0A: b\r\n\r\n", 400),
+    "nul in value": (b"PUT /o HTTP/1.1\r\nX-A: b\0c\r\n\r\n", 400),
+    "control in name": (b"PUT /o HTTP/1.1\r\nX-\x01A: b\r\n\r\n", 400),
+    "del in value": (b"PUT /o HTTP/1.1\r\nX-A: \x7f\r\n\r\n", 400),
+    "vertical tab before coding": (b"PUT /o HTTP/1.1\r\nTransfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n", 400),
+    "space before colon": (b"PUT /o HTTP/1.1\r\nContent-Length : 0\r\n\r\n", 400),
+    "tab before colon": (b"PUT /o HTTP/1.1\r\nTransfer-Encoding\t: chunked\r\n\r\n0\r\n\r\n", 400),
+    "space in name": (b"PUT /o HTTP/1.1\r\nX A: b\r\n\r\n", 400),
+    "empty name": (b"PUT /o HTTP/1.1\r\n: b\r\n\r\n", 400),
+    "no colon": (b"PUT /o HTTP/1.1\r\nHost\r\n\r\n", 400),
+    "two hosts": (b"GET /o HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
+    "one word": (b"GET\r\n\r\n", 400),
+    "four words": (b"GET /o x HTTP/1.1\r\n\r\n", 400),
+    "double space": (b"GET  /o HTTP/1.1\r\n\r\n", 400),
+    "tab as space": (b"GET\t/o\tHTTP/1.1\r\n\r\n", 400),
+    "junk version": (b"GET /o JUNK\r\n\r\n", 400),
+    "signed version": (b"GET /o HTTP/+1.1\r\n\r\n", 400),
+    "lower-case version": (b"GET /o http/1.1\r\n\r\n", 400),
+    "version 2": (b"GET /o HTTP/2.0\r\n\r\n", 505),
+    "preface of HTTP/2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
+    "0.9 but no GET": (b"PUT /o\r\n\r\n", 400),
+    "binary": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
+    "method with colon": (b"GE:T /o HTTP/1.1\r\n\r\n", 400),
+    "line too long": (b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\n\r\n", 414),
+    "header too long": (b"GET /o HTTP/1.1\r\nX-A: " + b"a" * 9000 + b"\r\n\r\n", 400),
+    "head too long": (b"GET /o HTTP/1.1\r\n" + b"X-A: " + b"".join(b"X-%d: %s\r\n" % (n, b"a" * 8000) for n in range(12)), 400),
+    "too many headers": (b"GET /o HTTP/1.1\r\n" + b"X-A: b\r\n" * 202 + b"\r\n", 431),
+    "other expectation": (b"PUT /o HTTP/1.1\r\nExpect: wonder\r\nContent-Length: 5\r\n\r\n", 417),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_malformed_request_is_refused_and_what_follows_is_not_executed(name):
+    request, status = REFUSED[name]
+    app = Echo()
+    with serve(app) as served:
+        answer = talk(served.address, request + CANARY)
+    assert answer.startswith(b"HTTP/1.1 %d " % status), answer
+    assert app.seen == []
+    head = answer.partition(b"\r\n\r\n")[0]
+    assert b"\r\nConnection: close" in head
+    assert b"\r\nX-Trans-Id: tx" in head and b"\r\nX-Openstack-Request-Id: tx" in head
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
+# These reach the application (spec: client-api 21.2), or fail in their body; what follows must not be executed.
+CHUNKED_HEAD = b"PUT /o HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+DOUBTFUL = {
+    "coding gzip": b"PUT /o HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n",
+    "coding gzip, chunked": b"PUT /o HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    "coding in capitals": b"PUT /o HTTP/1.1\r\nTransfer-Encoding: Chunked\r\n\r\n0\r\n\r\n",
+    "coding xchunked": b"PUT /o HTTP/1.1\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+    "coding twice": b"PUT /o HTTP/1.1\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "coding identity": b"PUT /o HTTP/1.1\r\nTransfer-Encoding: identity\r\n\r\n",
+    "coding with HTTP/1.0": b"PUT /o HTTP/1.0\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "chunk size 0x": CHUNKED_HEAD + b"0x1\r\na\r\n0\r\n\r\n",
+    "chunk size sign": CHUNKED_HEAD + b"+1\r\na\r\n0\r\n\r\n",
+    "chunk size negative": CHUNKED_HEAD + b"-1\r\na\r\n0\r\n\r\n",
+    "chunk size underscore": CHUNKED_HEAD + b"1_0\r\na\r\n0\r\n\r\n",
+    "chunk size spaces": CHUNKED_HEAD + b" 1 \r\na\r\n0\r\n\r\n",
+    "chunk size empty": CHUNKED_HEAD + b"\r\na\r\n0\r\n\r\n",
+    "chunk size overflow": CHUNKED_HEAD + b"1" + b"0" * 16 + b"\r\na\r\n0\r\n\r\n",
+    "chunk size word": CHUNKED_HEAD + b"xyz\r\na\r\n0\r\n\r\n",
+    "chunk line without cr": CHUNKED_HEAD + b"1\na\r\n0\r\n\r\n",
+    "chunk longer than said": CHUNKED_HEAD + b"1\r\nab\r\n0\r\n\r\n",
+    "chunk ends with lf": CHUNKED_HEAD + b"1\r\na\n0\r\n\r\n",
+    "chunk extension with lf": CHUNKED_HEAD + b"1;a\nb\r\na\r\n0\r\n\r\n",
+    "chunk extension too long": CHUNKED_HEAD + b"1;" + b"a" * 2000 + b"\r\na\r\n0\r\n\r\n",
+    "trailer without colon": CHUNKED_HEAD + b"0\r\nGET /canary HTTP/1.1\r\n\r\n",
+    "trailer with space": CHUNKED_HEAD + b"0\r\nX : y\r\n\r\n",
+    "trailer folded": CHUNKED_HEAD + b"0\r\nX: y\r\n z\r\n\r\n",
+    "trailer with lf": CHUNKED_HEAD + b"0\r\nX: y\n\r\n",
+    "trailers too long": CHUNKED_HEAD + b"0\r\n" + b"X: yyyyyyyyyyyyyyyyyyyyyyyyyyy\r\n" * 400 + b"\r\n",
+}
+
+
+@pytest.mark.parametrize("reads", [True, False])
+@pytest.mark.parametrize("name", DOUBTFUL)
+def test_doubtful_framing_ends_the_connection(name, reads):
+    app = Echo(read=reads)
+    with serve(app) as served:
+        talk(served.address, DOUBTFUL[name] + CANARY)
+    assert app.seen == ["PUT /o"]
+    if reads and name != "coding with HTTP/1.0":
+        assert isinstance(app.error, ClientDisconnect)
+
+
+def test_short_header_lines_up_to_the_limits_pass():
+    app = Echo()
+    with serve(app) as served:
+        head = b"GET /" + b"a" * 8170 + b" HTTP/1.1\r\nX-A: " + b"b" * 8187 + b"\r\n" + b"X-C: d\r\n" * 199
+        assert talk(served.address, head + b"Connection: close\r\n\r\n").startswith(b"HTTP/1.1 200")
+    assert len(app.environs[0]["HTTP_X_A"]) == 8187
+
+
+def test_head_in_single_bytes_is_read():
+    app = Echo()
+    with serve(app) as served:
+        stream = dial(served.address)
+        for byte in b"\r\nPUT /o HTTP/1.1\r\nContent-Length: 2\r\nConnection: close\r\n\r\nab":
+            stream.send(bytes([byte]))
+            concurrency.sleep(0)
+        assert read_all(stream).endswith(b"\r\n\r\nab")
+        stream.close()
+
+
+def test_http_0_9_get_is_answered_and_closed():
+    app = Echo()
+    with serve(app) as served:
+        assert talk(served.address, b"GET /o\r\n" + CANARY).startswith(b"HTTP/1.1 200")
+    assert app.seen == ["GET /o"]
+
+
+def test_http_1_0_closes_unless_asked_to_keep():
+    app = Echo()
+    with serve(app) as served:
+        answer = talk(served.address, b"GET /o HTTP/1.0\r\n\r\n" + CANARY)
+        assert b"Connection: close" in answer and app.seen == ["GET /o"]
+        answer = talk(served.address, b"GET /p HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\nGET /q HTTP/1.0\r\n\r\n")
+        assert b"Connection: keep-alive" in answer and app.seen[1:] == ["GET /p", "GET /q"]
+
+
+@pytest.mark.parametrize(("target", "path"), [
+    (b"http://host/v1/a?b=c", "/v1/a"), (b"HTTP://host:80", "/"), (b"https://host?x", "/"), (b"/a//b/../c", "/a//b/../c"),
+    (b"/%zz%", "/%zz%"), (b"/%00", "/\0"), (b"/\xe2\x82\xac", "/\xe2\x82\xac"), (b"noslash", "noslash"),
+])
+def test_targets(target, path):
+    app = Echo()
+    with serve(app) as served:
+        talk(served.address, closing(b"GET " + target + b" HTTP/1.1\r\n\r\n"))
+    assert app.seen == ["GET " + path]
+
+
+# -- 100 Continue
+
+
+def test_continue_is_sent_when_the_body_is_first_read():
+    app = Echo()
+    with serve(app) as served:
+        stream = dial(served.address)
+        stream.send(b"PUT /o HTTP/1.1\r\nExpect: 100-Continue\r\nContent-Length: 3\r\n\r\n")
+        assert stream.receive() == b"HTTP/1.1 100 Continue\r\n\r\n"
+        stream.send(b"abc" + closing(b"GET /p HTTP/1.1\r\n\r\n"))
+        assert b"\r\n\r\nabcHTTP/1.1 200 OK" in read_all(stream)
+        stream.close()
+    assert app.seen == ["PUT /o", "GET /p"]
+
+
+@pytest.mark.parametrize("framing", [b"Content-Length: 3", b"Transfer-Encoding: chunked"])
+def test_early_answer_to_an_expectation_closes(framing):
+    """S54: the client may or may not send the body now; nothing after it can be told apart from it."""
+    app = Echo(read=False)
+    with serve(app) as served:
+        answer = talk(served.address, b"PUT /o HTTP/1.1\r\nExpect: 100-continue\r\n" + framing + b"\r\n\r\n" + CANARY)
+    assert b"100 Continue" not in answer and b"Connection: close" in answer
+    assert app.seen == ["PUT /o"]
+
+
+def test_two_phase_put():
+    def app(environ, start_response):
+        body = environ["wsgi.input"]
+        environ["keelstore.continue_headers"] = [("X-Obj-Multiphase-Commit", "yes")]
+        first = body.read()
+        body.set_continue_headers([("X-Second", "2")])
+        body.send_continue()
+        second = body.read()
+        return Response(201, body=first + b"|" + second)(environ, start_response)
+
+    with serve(app) as served:
+        stream = dial(served.address)
+        stream.send(b"PUT /o HTTP/1.1\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n")
+        assert stream.receive() == b"HTTP/1.1 100 Continue\r\nX-Obj-Multiphase-Commit: yes\r\n\r\n"
+        stream.send(b"3\r\nabc\r\n0\r\n\r\n")
+        assert stream.receive() == b"HTTP/1.1 100 Continue\r\nX-Second: 2\r\n\r\n"
+        stream.send(b"2\r\nde\r\n0\r\n\r\n" + closing(b"PUT /o HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n"))
+        assert read_until(stream, b"abc|de").startswith(b"HTTP/1.1 201 Created")
+        stream.close()
+
+
+def test_second_phase_left_unread_closes():
+    def app(environ, start_response):
+        environ["wsgi.input"].read()
+        environ["wsgi.input"].send_continue()
+        return Response(500)(environ, start_response)
+
+    with serve(app) as served:
+        answer = talk(served.address, b"PUT /o HTTP/1.1\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n"
+                      b"0\r\n\r\n" + CANARY)
+    assert answer.count(b"HTTP/1.1 ") == 3 and b"500 Internal Error" in answer and b"Connection: close" in answer
+
+
+# -- bodies left unread
+
+
+def test_short_unread_body_is_read_away():
+    app = Echo(read=False)
+    with serve(app) as served:
+        answer = talk(served.address, b"PUT /o HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(CANARY), CANARY)
+                      + closing(b"GET /p HTTP/1.1\r\n\r\n"))
+    assert app.seen == ["PUT /o", "GET /p"] and answer.count(b"200 OK") == 2
+
+
+def test_long_unread_body_closes():
+    app = Echo(read=False)
+    with serve(app) as served:
+        stream = dial(served.address)
+        stream.send(b"PUT /o HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n")
+        assert b"Connection: close" in read_until(stream, b"\r\n\r\n")
+        stream.send(b"x" * 1000000 + CANARY)
+        assert read_all(stream) == b""
+        stream.close()
+    assert app.seen == ["PUT /o"]
+
+
+def test_unread_chunked_body_closes_unless_its_end_is_here():
+    app = Echo(read=False)
+    with serve(app) as served:
+        answer = talk(served.address, CHUNKED_HEAD + b"5\r\nhello\r\n0\r\n\r\n" + CANARY)
+        assert b"Connection: close" in answer and app.seen == ["PUT /o"]
+        answer = talk(served.address, CHUNKED_HEAD + b"0\r\n\r\n" + closing(b"GET /p HTTP/1.1\r\n\r\n"))
+        assert answer.count(b"200 OK") == 2 and app.seen[1:] == ["PUT /o", "GET /p"]
+
+
+# -- clients that stop
+
+
+def test_client_that_goes_away_in_its_body():
+    app = Echo()
+    with serve(app) as served:
+        stream = dial(served.address)
+        stream.send(b"PUT /o HTTP/1.1\r\nContent-Length: 10\r\n\r\nabc")
+        stream.shutdown_write()
+        assert read_all(stream).startswith(b"HTTP/1.1 499 Client Disconnect")
+        stream.close()
+    assert isinstance(app.error, ClientDisconnect)
+
+
+def test_silent_client_is_timed_out_in_its_body():
+    app = Echo()
+    with serve(app, ServerOptions(client_timeout_s=0.05)) as served:
+        answer = talk(served.address, b"PUT /o HTTP/1.1\r\nContent-Length: 10\r\n\r\nabc")
+    assert answer.startswith(b"HTTP/1.1 408 ") and b"Connection: close" in answer
+    assert isinstance(app.error, ClientTimeout)
+
+
+def test_slow_head_is_timed_out():
+    app = Echo()
+    with serve(app, ServerOptions(client_timeout_s=0.2)) as served:
+        stream = dial(served.address)
+
+        def drip():
+            for byte in b"GET /" + b"a" * 1000:
+                stream.send(bytes([byte]))
+                concurrency.sleep(0.01)
+
+        task = concurrency.spawn(drip)
+        answer = read_all(stream)
+        task.kill()
+        stream.close()
+    assert answer.startswith(b"HTTP/1.1 408") and app.seen == []
+
+
+def test_idle_connection_is_closed():
+    with serve(Echo(), ServerOptions(client_timeout_s=5, keepalive_timeout_s=0.05)) as served:
+        answer = talk(served.address, b"GET /o HTTP/1.1\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 200") and b"Connection" not in answer
+    with serve(Echo(), ServerOptions(client_timeout_s=5, keepalive_timeout_s=0)) as served:
+        assert b"Connection: close" in talk(served.address, b"GET /o HTTP/1.1\r\n\r\n")
+
+
+def test_silent_connection_is_closed():
+    with serve(Echo(), ServerOptions(client_timeout_s=0.05)) as served:
+        assert talk(served.address, b"") == b""
+
+
+def test_client_that_takes_no_answer_is_dropped_and_the_answer_closed():
+    closed = concurrency.Event()
+
+    class Endless:
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            return b"x" * 65536
+
+        def close(self):
+            closed.set(True)
+
+    with serve(lambda environ, start: Response(200, app_iter=Endless())(environ, start),
+               ServerOptions(client_timeout_s=0.1)) as served:
+        stream = dial(served.address)
+        stream.send(b"GET /o HTTP/1.1\r\n\r\n")
+        assert closed.wait(5)
+        stream.close()
+
+
+# -- answers
+
+
+def answered(app, request=b"GET /o HTTP/1.1\r\n\r\n", **kwargs):
+    with serve(app, **kwargs) as served:
+        return talk(served.address, closing(request))
+
+
+def raw_app(status, headers, parts):
+    def app(environ, start_response):
+        start_response(status, headers)
+        return parts() if callable(parts) else parts
+
+    return app
+
+
+def test_answer_in_parts_is_chunked():
+    def parts():
+        yield b""
+        yield b"ab"
+        yield b""
+        yield b"c" * 100000
+
+    answer = answered(raw_app("200 OK", [], parts))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"Transfer-Encoding: chunked" in head
+    assert body == b"2\r\nab\r\n186a0\r\n" + b"c" * 100000 + b"\r\n0\r\n\r\n"
+    answer = answered(raw_app("200 OK", [], parts), b"GET /o HTTP/1.0\r\n\r\n")
+    assert b"chunked" not in answer and answer.endswith(b"\r\n\r\nab" + b"c" * 100000)
+
+
+def test_empty_answer_in_parts():
+    assert answered(raw_app("200 OK", [], lambda: iter(()))).endswith(b"\r\n\r\n0\r\n\r\n")
+    assert answered(raw_app("200 OK", [("Content-Length", "0")], lambda: iter((b"",)))).endswith(b"close\r\n\r\n")
+
+
+@pytest.mark.parametrize("status", ["204 No Content", "304 Not Modified"])
+def test_no_body_where_none_may_be(status):
+    for parts in ([b"body"], lambda: iter([b"body"])):
+        assert answered(raw_app(status, [], parts)).endswith(b"\r\n\r\n")
+
+
+def test_head_has_no_body():
+    for parts in ([b"body"], lambda: iter([b"body"]), []):
+        answer = answered(raw_app("200 OK", [("Content-Length", "4")], parts), b"HEAD /o HTTP/1.1\r\n\r\n")
+        assert b"Content-Length: 4" in answer and answer.endswith(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize("headers", [
+    [("X-A", "b\r\nSet-Cookie: c")], [("X-A", "b\nc")], [("X-A", "b\0")], [("X\r\nY", "b")], [("X-A", "\u20ac")],
+    [("Content-Length", "4, 4")], [("Content-Length", "-1")], [("Content-Length", "5")],
+])
+@pytest.mark.parametrize("parts", [[b"body"], lambda: iter([b"body"])])
+def test_answer_that_cannot_be_sent_becomes_500(headers, parts, caplog):
+    if headers == [("Content-Length", "5")] and callable(parts):
+        return  # known only when it is under way: see below
+    answer = answered(raw_app("200 OK", headers, parts))
+    assert answer.startswith(b"HTTP/1.1 500 Internal Error\r\n") and b"Set-Cookie" not in answer and b"X-Trans-Id" in answer
+    assert caplog.records
+
+
+@pytest.mark.parametrize("size", [3, 5])
+def test_answer_of_wrong_length_is_cut(size):
+    answer = answered(raw_app("200 OK", [("Content-Length", "4")], lambda: iter([b"x" * size])))
+    assert len(answer.partition(b"\r\n\r\n")[2]) < 4
+
+
+def test_answer_that_breaks_off_is_reset():
+    def parts():
+        yield b"abc"
+        raise BadRequest("no more")
+
+    for request in (b"GET /o HTTP/1.1\r\n\r\n", b"GET /o HTTP/1.0\r\n\r\n"):
+        with serve(raw_app("200 OK", [], parts)) as served:
+            stream = dial(served.address)
+            stream.send(request)
+            with pytest.raises(ConnectionResetError):
+                while stream.receive():
+                    pass
+            stream.close()
+
+
+def test_error_before_the_first_part_is_an_answer():
+    def parts():
+        raise BadRequest("no good")
+        yield b""
+
+    assert b"400 Bad Request" in answered(raw_app("200 OK", [], parts))
+
+    def failing():
+        raise ValueError("secret")
+        yield b""
+
+    answer = answered(raw_app("200 OK", [], failing))
+    assert b"500 Internal Error" in answer and b"secret" not in answer
+
+
+def test_application_that_raises_gives_500(caplog):
+    def app(environ, start_response):
+        raise ValueError("secret")
+
+    answer = answered(app)
+    assert answer.startswith(b"HTTP/1.1 500 ") and b"secret" not in answer and b"X-Openstack-Request-Id: tx" in answer
+    assert "ValueError" in caplog.text
+
+
+def test_late_start_response_is_served():
+    def app(environ, start_response):
+        start_response("200 OK", [("Content-Length", "2")])
+        yield b"ok"
+
+    assert answered(app).endswith(b"\r\n\r\nok")
+
+    def never(environ, start_response):
+        return [b"x"]
+
+    assert b" 500 " in answered(never)
+
+
+def test_close_of_the_answer_is_called_once():
+    class Body:
+        closed = 0
+
+        def __iter__(self):
+            return iter([b"abc"])
+
+        def close(self):
+            self.closed += 1
+
+    for request in (b"GET /o HTTP/1.1\r\n\r\n", b"HEAD /o HTTP/1.1\r\n\r\n"):
+        body = Body()
+        answered(raw_app("200 OK", [("Content-Length", "3")], lambda body=body: body), request)
+        assert body.closed == 1
+
+
+def test_large_body_at_hand():
+    body = os.urandom(3000000)
+    assert answered(raw_app("200 OK", [], [body])).partition(b"\r\n\r\n")[2] == body
+
+
+def test_part_of_a_file_is_sent(tmp_path):
+    path = tmp_path / "f"
+    path.write_bytes(os.urandom(3000000))
+
+    class Region:
+        def __init__(self, fd):
+            self.fd = fd
+
+        def __iter__(self):
+            raise AssertionError
+
+        def file_region(self):
+            return self.fd, 100, 2500000
+
+    with open(path, "rb") as file:
+        app = raw_app("200 OK", [("Content-Length", "2500000")], lambda: Region(file.fileno()))
+        assert answered(app).partition(b"\r\n\r\n")[2] == path.read_bytes()[100:2500100]
+        os.truncate(path, 1000)
+        assert len(answered(app)) < 2500000
+
+
+# -- input as a file
+
+
+def test_input_reads_as_a_file():
+    found = []
+
+    def app(environ, start_response):
+        body = environ["wsgi.input"]
+        found[:] = [body.readline(), body.read(3), body.readline(2), body.readline(), body.read1(2), list(body), body.read(5)]
+        return Response(200)(environ, start_response)
+
+    text = b"one\ntwothree\nfour\nfive"
+    for framing in (b"Content-Length: %d\r\n\r\n%s" % (len(text), text),
+                    b"Transfer-Encoding: chunked\r\n\r\n" + b"".join(b"1\r\n%c\r\n" % c for c in text) + b"0\r\n\r\n"):
+        answered(app, b"PUT /o HTTP/1.1\r\n" + framing)
+        assert found[:4] == [b"one\n", b"two", b"th", b"ree\n"]
+        assert found[4] + b"".join(found[5]) == b"four\nfive" and found[6] == b""
+
+
+def test_large_upload_arrives_whole():
+    body = os.urandom(3000000)
+    with serve(Echo()) as served:
+        stream = dial(served.address)
+        received = concurrency.spawn(read_all, stream)
+        stream.send(closing(b"PUT /o HTTP/1.1\r\nContent-Length: 3000000\r\n\r\n") + body)
+        assert received.wait().partition(b"\r\n\r\n")[2] == body
+        stream.close()
+
+
+# -- the end of a server
+
+
+def test_drain_closes_idle_connections_and_finishes_requests():
+    go = concurrency.Event()
+
+    def app(environ, start_response):
+        if environ["PATH_INFO"] == "/slow":
+            go.wait(5)
+        return Response(200, body=b"done")(environ, start_response)
+
+    with serve(app) as served:
+        idle, busy = dial(served.address), dial(served.address)
+        idle.send(b"GET /quick HTTP/1.1\r\n\r\n")
+        assert read_until(idle, b"done")
+        busy.send(b"GET /slow HTTP/1.1\r\n\r\n")
+        while len(served.server.idle) != 1:
+            concurrency.sleep(0)
+        drained = concurrency.spawn(served.server.drain, 5)
+        assert read_all(idle) == b""
+        go.set()
+        answer = read_all(busy)
+        assert answer.endswith(b"done") and b"Connection: close" in answer
+        assert drained.wait() is True
+        assert served.server.connections == 0
+        idle.close(), busy.close()
+
+
+def test_drain_gives_up_after_its_time():
+    with serve(lambda environ, start: concurrency.sleep(5)) as served:
+        stream = dial(served.address)
+        stream.send(b"GET /o HTTP/1.1\r\n\r\n")
+        while served.server.connections != 1 or served.server.idle:
+            concurrency.sleep(0)
+        assert served.server.drain(0.05) is False
+        stream.close()
+
+
+def test_serve_forever_ends_and_can_precede_stop():
+    with serve(Echo()) as served:
+        task = concurrency.spawn(served.server.serve_forever)
+        served.server.stop_accepting()
+        task.wait()
+        served.server.serve_forever()
+
+
+def test_idle_connection_gives_way_when_all_places_are_taken():
+    with serve(Echo(), ServerOptions(client_timeout_s=5, max_clients=2)) as served:
+        first, second = dial(served.address), dial(served.address)
+        for stream in (first, second):
+            stream.send(b"GET /o HTTP/1.1\r\n\r\n")
+            assert read_until(stream, b"\r\n\r\n")
+        assert talk(served.address, closing(b"GET /o HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        assert read_all(first) == b""
+        first.close(), second.close()
+
+
+# -- TLS, PROXY, options
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("tls")
+    cert, key = str(directory / "cert.pem"), str(directory / "key.pem")
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", cert, "-days", "2",
+                    "-subj", "/CN=localhost"], check=True, capture_output=True)
+    return cert, key
+
+
+def test_tls(certificate):
+    app = Echo()
+    with serve(app, ssl_context=concurrency.tls_context(*certificate)) as served:
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        raw = dial(served.address)
+        tls = context.wrap_bio(incoming := ssl.MemoryBIO(), outgoing := ssl.MemoryBIO())
+
+        def run(step, *args):
+            while True:
+                try:
+                    return step(*args)
+                except ssl.SSLWantReadError:
+                    raw.send(outgoing.read())
+                    incoming.write(raw.receive())
+                finally:
+                    if outgoing.pending:
+                        raw.send(outgoing.read())
+
+        run(tls.do_handshake)
+        body = os.urandom(200000)
+        run(tls.write, b"PUT /o HTTP/1.1\r\nContent-Length: 200000\r\n\r\n" + body)
+        answer = b""
+        while len(answer.partition(b"\r\n\r\n")[2]) < len(body):
+            answer += run(tls.read, 65536)
+        assert answer.endswith(body)
+        assert app.environs[0]["wsgi.url_scheme"] == "https" and app.environs[0]["HTTPS"] == "on"
+        raw.close()
+        assert talk(served.address, b"GET / HTTP/1.1\r\n\r\n")[:5] != b"HTTP/"
+
+
+def test_proxy_protocol():
+    app = Echo()
+    options = ServerOptions(client_timeout_s=5, require_proxy_protocol=True)
+    request = closing(b"GET /o HTTP/1.1\r\n\r\n")
+    with serve(app, options) as served:
+        assert b"200 OK" in talk(served.address, b"PROXY TCP4 192.0.2.1 192.0.2.2 5000 443\r\n" + request)
+        assert b"200 OK" in talk(served.address, b"PROXY TCP6 2001:db8::1 2001:db8::2 5000 80\r\n" + request)
+        assert b"200 OK" in talk(served.address, b"PROXY UNKNOWN\r\n" + request)
+        for line in (b"GET / HTTP/1.1\r\n", b"PROXY TCP4 1.2.3.4 1.2.3.4 1\r\n", b"PROXY TCP4 1.2.3.4 1.2.3 1 2\r\n",
+                     b"PROXY TCP6 1.2.3.4 1.2.3.4 1 2\r\n", b"PROXY TCP4 1.2.3.4 1.2.3.4 1 99999\r\n", b"PROXY TCP4 1.2.3.4\n",
+                     b"x" * 200, b"PROXY\r\n", b"PROXY TCP4 1.2.3.4 1.2.3.4 -1 2\r\n"):
+            assert talk(served.address, line + request).startswith(b"HTTP/1.1 400")
+    assert [(e["REMOTE_ADDR"], e["REMOTE_PORT"], e["wsgi.url_scheme"]) for e in app.environs[:2]] == [
+        ("192.0.2.1", "5000", "https"), ("2001:db8::1", "5000", "http")]
+    assert app.environs[2]["REMOTE_ADDR"] == "127.0.0.1" and len(app.environs) == 3
+
+
+def test_options_come_from_conf_and_limits():
+    options = server_options({"client_timeout": "7", "keepalive_timeout": "0", "max_clients": "5",
+                              "require_proxy_protocol": "yes"}, Limits(max_header_size=100, max_request_line=200))
+    assert options == ServerOptions(7.0, 0.0, 5, True, 200, 100, 201)
+    assert server_options({}, Limits()) == ServerOptions()
+
+
+def test_request_view_works_on_our_environ():
+    def app(environ, start_response):
+        request = Request(environ)
+        assert request.params == {"a": "\u20ac"} and request.path == "/\u20ac" and request.read_body(10) == b"abc"
+        return Response(202)(environ, start_response)
+
+    assert b" 202 " in answered(app, b"PUT /%E2%82%AC?a=%E2%82%AC HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc")
+
+
+logging.getLogger("test.server").setLevel(logging.DEBUG)
