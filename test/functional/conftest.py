@@ -1,0 +1,54 @@
+"""The live clusters of the functional tests, each started once a run.
+
+``store`` is the proxy that most tests speak to: a node that does all its calls in process, then one of four nodes that speak
+HTTP to each other. ``KEELSTORE_TEST_ENDPOINT=http://HOST:PORT`` runs the same tests against a server that is already there
+(with the field's test users); what needs the machine itself is skipped then.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from test.support.client import Account, Endpoint, unique
+
+FOREIGN = os.environ.get("KEELSTORE_TEST_ENDPOINT")
+STORES = ["foreign"] if FOREIGN else ["one-node", "four-nodes"]
+
+
+@pytest.fixture(scope="session", params=STORES)
+def store(request: pytest.FixtureRequest) -> Endpoint:
+    """A proxy. Tests that use it run for each kind of cluster."""
+    if FOREIGN:
+        return Endpoint.of(FOREIGN)
+    running = request.getfixturevalue("cluster" if request.param == "one-node" else "cluster4")
+    return Endpoint(running.host, running.port)
+
+
+@pytest.fixture(scope="session")
+def account(store: Endpoint) -> Account:
+    """test:tester, admin of AUTH_test."""
+    return store.login()
+
+
+@pytest.fixture(scope="session")
+def other(store: Endpoint) -> Account:
+    """test2:tester2, admin of AUTH_test2."""
+    return store.login("test2:tester2", "testing2")
+
+
+@pytest.fixture(scope="session")
+def plain(store: Endpoint) -> Account:
+    """test:tester3, of AUTH_test but no admin of it."""
+    return store.login("test:tester3", "testing3")
+
+
+@pytest.fixture
+def container(account: Account) -> Iterator[str]:
+    """A new container, removed with its content afterwards."""
+    name = unique("c")
+    account.put(name).expect(201)
+    yield name
+    account.empty(name)
