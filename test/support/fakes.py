@@ -198,7 +198,7 @@ class FakeCache:
         return self.incr(key, -delta, ttl_s)
 
 
-def fake_cluster(directory: str = "/nonexistent", policies: Policies | None = None, **limits: int) -> Cluster:
+def fake_cluster(directory: str = "/nonexistent", policies: Policies | None = None, **limits: Any) -> Cluster:
     if policies is None:
         policies = Policies.of([ReplicationPolicy(0, "gold", ("first",), is_default=True), ReplicationPolicy(1, "silver")])
     return Cluster(directory, f"{directory}/keelstore.conf", HashPath(b"", b"changeme"), policies, Limits(**limits))

@@ -5,7 +5,6 @@ import pytest
 from test.support.fakes import DOWN
 
 A = "/v1/AUTH_a"
-ABSENT = (404, {})
 
 
 def absent(call):

@@ -195,7 +195,7 @@ def denying(seen):
 ])
 def test_the_read_acl_is_what_authorisation_sees(proxy, path, method, acls):
     proxy.backend.container_headers["X-Container-Read"] = "yes"
-    seen = []
+    seen: list[str | None] = []
     response = proxy.ask(method, path, swift__authorize=denying(seen))
     assert response.status != 403
     assert seen == acls
@@ -204,7 +204,7 @@ def test_the_read_acl_is_what_authorisation_sees(proxy, path, method, acls):
 @pytest.mark.parametrize("method", ["PUT", "POST", "DELETE"])
 def test_the_write_acl_is_for_objects(proxy, method):
     proxy.backend.container_headers["X-Container-Write"] = "yes"
-    seen = []
+    seen: list[str | None] = []
     proxy.ask(method, f"{C}/o", swift__authorize=denying(seen))
     assert seen == ["yes"]
     assert proxy.ask(method, C, swift__authorize=denying(seen)).status == 403

@@ -1,12 +1,14 @@
+from typing import Any
+
 import pytest
 
 from keelstore.common.errors import BackendError
 from keelstore.common.http import Response
-from keelstore.proxy.body import after, multipart_layout, size_of, spans_of
+from keelstore.proxy.body import Piece, after, multipart_layout, size_of, spans_of
 from test.support import fakes
 from test.support.fakes import DOWN, Breaking
 
-O = "/v1/AUTH_a/c/o"
+OBJ = "/v1/AUTH_a/c/o"
 TOMBSTONE = (404, {"X-Backend-Timestamp": "1700000005.00000"})
 
 
@@ -25,33 +27,33 @@ def found(timestamp="1700000000.00000", body=b"data", etag="e1", **headers):
 def test_get_status_matrix(make_proxy, replies, expected):
     proxy = make_proxy(handoffs=2)
     proxy.script("object", "GET", *replies)
-    assert proxy.ask("GET", O).status == expected
+    assert proxy.ask("GET", OBJ).status == expected
 
 
 def test_a_404_needs_a_quorum_that_knows_whatever_is_suppressed(make_proxy):
     proxy = make_proxy(handoffs=0, rebalance_missing_suppression_count=0)
     proxy.script("object", "GET", 404, DOWN, DOWN)
-    assert proxy.ask("GET", O).status == 503
+    assert proxy.ask("GET", OBJ).status == 503
 
 
 def test_one_replica_may_say_404(make_proxy):
     proxy = make_proxy(replicas=1, handoffs=0)
-    assert proxy.ask("GET", O).status == 404
+    assert proxy.ask("GET", OBJ).status == 404
 
 
 def test_a_tombstone_hides_older_data(make_proxy):
     proxy = make_proxy(handoffs=1)
     proxy.script("object", "GET", TOMBSTONE, TOMBSTONE, TOMBSTONE, found("1700000000.00000"))
-    assert proxy.ask("GET", O).status == 404
+    assert proxy.ask("GET", OBJ).status == 404
     proxy.script("object", "GET", TOMBSTONE, TOMBSTONE, TOMBSTONE, found("1700000009.00000"))
-    assert proxy.ask("GET", O).status == 200
+    assert proxy.ask("GET", OBJ).status == 200
 
 
 def test_newest_asks_everyone(make_proxy):
     proxy = make_proxy(handoffs=1)
     proxy.script("object", "GET", found("1700000001.00000", b"one"), found("1700000003.00000", b"three"),
                  found("1700000002.00000", b"two"), 404)
-    response = proxy.ask("GET", O, {"X-Newest": "true"})
+    response = proxy.ask("GET", OBJ, {"X-Newest": "true"})
     assert response.body == b"three"
     assert len(proxy.sent("object", "GET")) == 4
 
@@ -59,13 +61,13 @@ def test_newest_asks_everyone(make_proxy):
 def test_newest_sees_a_tombstone_that_comes_last(make_proxy):
     proxy = make_proxy(handoffs=0)
     proxy.script("object", "GET", found("1700000001.00000"), found("1700000001.00000"), TOMBSTONE)
-    assert proxy.ask("GET", O, {"X-Newest": "yes"}).status != 200
+    assert proxy.ask("GET", OBJ, {"X-Newest": "yes"}).status != 200
 
 
 def test_headers_of_the_answer(proxy):
     proxy.script("object", "GET", found(**{"Content-Type": "a/b; charset=x;swift_bytes=9", "Etag": '"e1"', "Date": "x",
                                            "Connection": "close", "X-Object-Meta-A": "b"}))
-    response = proxy.ask("GET", O)
+    response = proxy.ask("GET", OBJ)
     assert response.headers["Content-Type"] == "a/b; charset=x"
     assert response.headers["Etag"] == "e1"
     assert response.headers["Accept-Ranges"] == "bytes"
@@ -77,17 +79,17 @@ def test_headers_of_the_answer(proxy):
 
 def test_conditions_and_ranges_go_to_the_backend(proxy):
     sent = {"Range": "bytes=0-1", "If-Match": "a", "If-None-Match": "b", "If-Modified-Since": "c", "If-Unmodified-Since": "d"}
-    proxy.ask("GET", O, sent)
+    proxy.ask("GET", OBJ, sent)
     headers = proxy.sent("object", "GET")[0].headers
     assert all(headers[name] == value for name, value in sent.items())
 
 
 def test_open_expired_only_when_allowed(make_proxy):
     proxy = make_proxy(allow_open_expired=True)
-    proxy.ask("GET", O, {"X-Open-Expired": "true"})
+    proxy.ask("GET", OBJ, {"X-Open-Expired": "true"})
     assert proxy.sent("object", "GET")[0].headers["X-Backend-Open-Expired"] == "true"
     proxy = make_proxy()
-    proxy.ask("GET", O, {"X-Open-Expired": "true"})
+    proxy.ask("GET", OBJ, {"X-Open-Expired": "true"})
     assert "X-Backend-Open-Expired" not in proxy.sent("object", "GET")[0].headers
 
 
@@ -95,15 +97,15 @@ def test_a_device_that_fails_is_left_alone(make_proxy):
     proxy = make_proxy(error_suppression_limit=2, replicas=1, handoffs=1)
     proxy.backend.rules.append(lambda call: DOWN if call.device == "ob0" else None)
     for _ in range(5):
-        proxy.ask("GET", O)
+        proxy.ask("GET", OBJ)
     assert sum(call.device == "ob0" for call in proxy.sent("object", "GET")) == 3
     assert proxy.app.health.limited() == ["10.0.0.0:6200/ob0"]
 
 
 def test_a_device_without_disk_is_left_alone_at_once(proxy):
     proxy.backend.rules.append(lambda call: 507 if call.device == "ob0" else found())
-    proxy.ask("GET", O)
-    proxy.ask("GET", O)
+    proxy.ask("GET", OBJ)
+    proxy.ask("GET", OBJ)
     assert [call.device for call in proxy.sent("object", "GET")] == ["ob0", "ob1", "ob1"]
 
 
@@ -119,7 +121,7 @@ def test_concurrent_gets_go_on_while_one_is_slow(make_proxy):
         return found(body=b"soon") if call.kind == "object" else None
 
     proxy.backend.rules.append(slow)
-    assert proxy.ask("GET", O).body == b"soon"
+    assert proxy.ask("GET", OBJ).body == b"soon"
 
 
 # -- resuming ----------------------------------------------------------------------------------------------------------
@@ -147,7 +149,7 @@ def test_a_body_goes_on_from_another_node(proxy, taken, error):
     broken = Response(200, {"Etag": "e1", "Content-Length": str(len(DATA))}, app_iter=Breaking([DATA[:taken]], error))
     proxy.script("object", "GET", broken)
     proxy.backend.rules.append(serving)
-    assert proxy.ask("GET", O).body == DATA
+    assert proxy.ask("GET", OBJ).body == DATA
     assert [call.headers.get("Range") for call in proxy.sent("object", "GET")] == [None, f"bytes={taken}-{len(DATA) - 1}"]
 
 
@@ -156,7 +158,7 @@ def test_a_range_goes_on_from_another_node(proxy):
                       app_iter=Breaking([DATA[50:70]], BackendError("reset")))
     proxy.script("object", "GET", broken)
     proxy.backend.rules.append(serving)
-    response = proxy.ask("GET", O, {"Range": "bytes=50-149"})
+    response = proxy.ask("GET", OBJ, {"Range": "bytes=50-149"})
     assert (response.status, response.body) == (206, DATA[50:150])
 
 
@@ -171,7 +173,7 @@ def test_several_ranges_go_on_from_another_node(make_proxy, taken):
                       app_iter=Breaking([whole[:taken]], BackendError("reset")))
     proxy.script("object", "GET", broken)
     proxy.backend.rules.append(serving)
-    assert proxy.ask("GET", O, {"Range": asked}).body == whole
+    assert proxy.ask("GET", OBJ, {"Range": asked}).body == whole
 
 
 def test_another_etag_is_not_mixed_in(proxy):
@@ -179,7 +181,7 @@ def test_another_etag_is_not_mixed_in(proxy):
     proxy.script("object", "GET", broken)
     proxy.backend.rules.append(serving)
     with pytest.raises(BackendError):
-        proxy.ask("GET", O)
+        proxy.ask("GET", OBJ)
 
 
 def test_a_second_failure_is_survived_too(proxy):
@@ -189,7 +191,7 @@ def test_a_second_failure_is_survived_too(proxy):
                  Response(206, {"Etag": "e1", "Content-Length": str(len(DATA) - 5)},
                           app_iter=Breaking([DATA[5:50]], BackendError("reset"))))
     proxy.backend.rules.append(serving)
-    assert proxy.ask("GET", O).body == DATA
+    assert proxy.ask("GET", OBJ).body == DATA
 
 
 def test_file_regions_pass_through(proxy):
@@ -200,12 +202,13 @@ def test_file_regions_pass_through(proxy):
     from keelstore.common.http import call_app
 
     proxy.script("object", "GET", Response(200, {"Content-Length": str(len(DATA)), "Etag": "e1"}, app_iter=File([DATA])))
-    response = call_app(proxy.app, fakes.environ("GET", O))
-    assert response.app_iter.file_region() == (9, 0, len(DATA))
+    response = call_app(proxy.app, fakes.environ("GET", OBJ))
+    body: Any = response.app_iter
+    assert body.file_region() == (9, 0, len(DATA))
 
 
 def test_what_is_left_of_a_layout():
-    layout = [b"abc", (10, 19), b"de"]
+    layout: list[Piece] = [b"abc", (10, 19), b"de"]
     whole = sum(map(size_of, layout))
     for sent in range(whole + 1):
         assert sum(map(size_of, after(layout, sent))) == whole - sent

@@ -5,7 +5,7 @@ import pytest
 from keelstore.common.errors import BackendError
 from test.support.fakes import DOWN
 
-O = "/v1/AUTH_a/c/o"
+OBJ = "/v1/AUTH_a/c/o"
 ETAG = md5(b"data").hexdigest()
 CREATED = (201, {"Etag": ETAG})
 
@@ -18,7 +18,7 @@ CREATED = (201, {"Etag": ETAG})
 def test_small_put_status_matrix(make_proxy, replies, expected):
     proxy = make_proxy(handoffs=0)
     proxy.script("object", "PUT", *[CREATED if r == 201 else r for r in replies])
-    response = proxy.ask("PUT", O, body=b"data")
+    response = proxy.ask("PUT", OBJ, body=b"data")
     assert response.status == expected
 
 
@@ -26,7 +26,7 @@ def test_small_put_status_matrix(make_proxy, replies, expected):
 def test_put_without_quorum_is_503(make_proxy, replies):
     proxy = make_proxy(handoffs=0)
     proxy.script("object", "PUT", *[CREATED if r == 201 else r for r in replies])
-    assert proxy.ask("PUT", O, body=b"data").status == 503
+    assert proxy.ask("PUT", OBJ, body=b"data").status == 503
 
 
 @pytest.mark.parametrize("size", [4, 100_000])
@@ -37,7 +37,7 @@ def test_a_handoff_takes_the_place_of_a_primary_that_fails(proxy, size):
     proxy.backend.rules.append(lambda call: (201, {"Etag": etag}) if call.method == "PUT" else None)
     if size > 65536:
         proxy.script("object", "EXPECT", None, DOWN)
-    response = proxy.ask("PUT", O, body=body)
+    response = proxy.ask("PUT", OBJ, body=body)
     assert response.status == 201
     assert response.headers["Etag"] == etag
     devices = [call.device for call in proxy.sent("object", "PUT")]
@@ -48,12 +48,12 @@ def test_a_handoff_takes_the_place_of_a_primary_that_fails(proxy, size):
 def test_nodes_that_disagree_on_the_etag_are_500(make_proxy):
     proxy = make_proxy(handoffs=0)
     proxy.script("object", "PUT", CREATED, (201, {"Etag": "other"}), CREATED)
-    assert proxy.ask("PUT", O, body=b"data").status == 500
+    assert proxy.ask("PUT", OBJ, body=b"data").status == 500
 
 
 def test_put_answers_etag_and_time(proxy):
     proxy.script("object", "PUT", CREATED, CREATED, CREATED)
-    response = proxy.ask("PUT", O, {"X-Timestamp": "1700000000.00001"}, b"data")
+    response = proxy.ask("PUT", OBJ, {"X-Timestamp": "1700000000.00001"}, b"data")
     assert response.headers["Etag"] == ETAG
     assert response.headers["Last-Modified"] == "Tue, 14 Nov 2023 22:13:21 GMT"
     assert response.headers["Content-Type"] == "text/html; charset=UTF-8"
@@ -62,14 +62,14 @@ def test_put_answers_etag_and_time(proxy):
 
 def test_if_none_match_is_settled_before_any_body_is_sent(proxy):
     proxy.script("object", "EXPECT", None, 412, None)
-    response = proxy.ask("PUT", O, {"If-None-Match": "*"}, b"data")
+    response = proxy.ask("PUT", OBJ, {"If-None-Match": "*"}, b"data")
     assert response.status == 412
     assert all(not call.body for call in proxy.sent("object", "PUT"))
     assert sum(call.was_aborted for call in proxy.sent("object", "PUT")) == 2
 
 
 def test_if_none_match_with_an_etag_is_400(proxy):
-    assert proxy.ask("PUT", O, {"If-None-Match": "abc"}, b"data").status == 400
+    assert proxy.ask("PUT", OBJ, {"If-None-Match": "abc"}, b"data").status == 400
     assert not proxy.sent("object", "PUT")
 
 
@@ -82,7 +82,7 @@ def test_streamed_put_first_answers(make_proxy, first, expected):
     body = b"y" * 70_000
     proxy.script("object", "EXPECT", *first)
     proxy.script("object", "PUT", *[(201, {"Etag": md5(body).hexdigest()})] * 3)
-    assert proxy.ask("PUT", O, body=body).status == expected
+    assert proxy.ask("PUT", OBJ, body=body).status == expected
 
 
 def test_streamed_put_drops_a_node_that_stops_taking_data(make_proxy):
@@ -90,34 +90,34 @@ def test_streamed_put_drops_a_node_that_stops_taking_data(make_proxy):
     body = b"z" * 70_000
     proxy.script("object", "SEND", None, None, None, BackendError("broken pipe"))
     proxy.script("object", "PUT", *[(201, {"Etag": md5(body).hexdigest()})] * 2)
-    assert proxy.ask("PUT", O, body=body).status == 201
+    assert proxy.ask("PUT", OBJ, body=body).status == 201
     assert sorted(len(call.body) for call in proxy.sent("object", "PUT")) == [1000, 70_000, 70_000]
 
 
 def test_streamed_put_gives_up_below_quorum(make_proxy):
     proxy = make_proxy(handoffs=0, client_chunk_size=1000)
     proxy.script("object", "SEND", BackendError("one"), BackendError("two"))
-    assert proxy.ask("PUT", O, body=b"z" * 70_000).status == 503
+    assert proxy.ask("PUT", OBJ, body=b"z" * 70_000).status == 503
     assert [call.was_aborted for call in proxy.sent("object", "PUT")].count(True) == 1
 
 
 @pytest.mark.parametrize("size", [10, 70_000])
 def test_body_shorter_than_announced_is_499_and_nothing_is_kept(proxy, size):
-    response = proxy.ask("PUT", O, {"Content-Length": str(size + 1)}, b"x" * size)
+    response = proxy.ask("PUT", OBJ, {"Content-Length": str(size + 1)}, b"x" * size)
     assert response.status == 499
     assert all(call.was_aborted for call in proxy.sent("object", "PUT"))
 
 
 def test_chunked_body_beyond_the_largest_size_is_413(make_proxy):
     proxy = make_proxy(limits={"max_file_size": 1000}, client_chunk_size=100)
-    response = proxy.ask("PUT", O, {"Content-Length": None, "Transfer-Encoding": "chunked"}, b"x" * 1001)
+    response = proxy.ask("PUT", OBJ, {"Content-Length": None, "Transfer-Encoding": "chunked"}, b"x" * 1001)
     assert response.status == 413
     assert all(call.was_aborted for call in proxy.sent("object", "PUT"))
 
 
 def test_chunked_body_is_stored(proxy):
     proxy.script("object", "PUT", CREATED, CREATED, CREATED)
-    response = proxy.ask("PUT", O, {"Content-Length": None, "Transfer-Encoding": "chunked"}, b"data")
+    response = proxy.ask("PUT", OBJ, {"Content-Length": None, "Transfer-Encoding": "chunked"}, b"data")
     assert response.status == 201
     assert [call.body for call in proxy.sent("object", "PUT")] == [b"data"] * 3
 
@@ -146,7 +146,7 @@ def test_chunked_body_is_stored(proxy):
     ({"X-Timestamp": "then"}, 400),
 ])
 def test_bad_put_requests(proxy, headers, expected):
-    response = proxy.ask("PUT", O, headers, b"data")
+    response = proxy.ask("PUT", OBJ, headers, b"data")
     assert response.status == expected
     assert not proxy.sent("object", "PUT")
 
@@ -157,7 +157,7 @@ def test_bad_put_requests(proxy, headers, expected):
 ])
 def test_metadata_at_the_limit_is_taken(proxy, headers):
     proxy.script("object", "PUT", CREATED, CREATED, CREATED)
-    assert proxy.ask("PUT", O, headers, b"data").status == 201
+    assert proxy.ask("PUT", OBJ, headers, b"data").status == 201
     sent = proxy.sent("object", "PUT")[0].headers
     assert all(sent[name] == value for name, value in headers.items())
 
@@ -183,7 +183,7 @@ def test_content_type_is_guessed_from_the_name(proxy, name, headers, expected):
 
 def test_container_updates_are_dealt_out(proxy):
     proxy.script("object", "PUT", CREATED, CREATED, CREATED)
-    proxy.ask("PUT", O, body=b"data")
+    proxy.ask("PUT", OBJ, body=b"data")
     sent = [call.headers for call in proxy.sent("object", "PUT")]
     assert sorted(own["X-Container-Host"] for own in sent) == [f"10.0.0.{n}:6201" for n in range(3)]
     assert sorted(own["X-Container-Device"] for own in sent) == ["co0", "co1", "co2"]
@@ -197,7 +197,7 @@ def test_container_updates_are_dealt_out(proxy):
 
 def test_expiry_names_the_queue(proxy):
     proxy.script("object", "PUT", CREATED, CREATED, CREATED)
-    proxy.ask("PUT", O, {"X-Delete-At": "4102444800", "X-Timestamp": "1700000000.00000"}, b"data")
+    proxy.ask("PUT", OBJ, {"X-Delete-At": "4102444800", "X-Timestamp": "1700000000.00000"}, b"data")
     sent = [call.headers for call in proxy.sent("object", "PUT")]
     assert {own["X-Delete-At"] for own in sent} == {"4102444800"}
     assert sorted(own["X-Delete-At-Host"] for own in sent) == [f"10.0.0.{n}:6201" for n in range(3)]
@@ -207,7 +207,7 @@ def test_expiry_names_the_queue(proxy):
 
 def test_delete_after_wins_and_is_not_passed_on(proxy):
     proxy.script("object", "PUT", CREATED, CREATED, CREATED)
-    proxy.ask("PUT", O, {"X-Delete-At": "1", "X-Delete-After": "60", "X-Timestamp": "1700000000.00000"}, b"data")
+    proxy.ask("PUT", OBJ, {"X-Delete-At": "1", "X-Delete-After": "60", "X-Timestamp": "1700000000.00000"}, b"data")
     sent = proxy.sent("object", "PUT")[0].headers
     assert sent["X-Delete-At"] == "1700000060"
     assert "X-Delete-After" not in sent
@@ -221,18 +221,18 @@ def test_delete_after_wins_and_is_not_passed_on(proxy):
 def test_post_status_matrix(make_proxy, replies, more, expected):
     proxy = make_proxy(handoffs=3)
     proxy.script("object", "POST", *replies, *more)
-    assert proxy.ask("POST", O, {"X-Object-Meta-A": "b"}).status == expected
+    assert proxy.ask("POST", OBJ, {"X-Object-Meta-A": "b"}).status == expected
 
 
 def test_post_never_says_404_when_one_copy_took_it(make_proxy):
     proxy = make_proxy(handoffs=0)
     proxy.script("object", "POST", 404, 202, 404)
-    assert proxy.ask("POST", O).status == 503
+    assert proxy.ask("POST", OBJ).status == 503
 
 
 @pytest.mark.parametrize("headers", [{"X-Delete-At": "soon"}, {f"X-Object-Meta-{n}": "v" for n in range(200)}])
 def test_bad_post_is_400(proxy, headers):
-    assert proxy.ask("POST", O, headers).status == 400
+    assert proxy.ask("POST", OBJ, headers).status == 400
 
 
 @pytest.mark.parametrize(("replies", "expected"), [
@@ -242,20 +242,20 @@ def test_bad_post_is_400(proxy, headers):
 def test_delete_status_matrix(make_proxy, replies, expected):
     proxy = make_proxy(handoffs=0)
     proxy.script("object", "DELETE", *replies)
-    assert proxy.ask("DELETE", O).status == expected
+    assert proxy.ask("DELETE", OBJ).status == expected
 
 
 @pytest.mark.parametrize("method", ["PUT", "POST", "DELETE"])
 def test_a_missing_container_is_404(proxy, method):
     proxy.backend.rules.append(lambda call: 404 if call.kind == "container" else None)
-    assert proxy.ask(method, O).status == 404
+    assert proxy.ask(method, OBJ).status == 404
     assert not proxy.sent("object", method)
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "POST", "DELETE"])
 def test_a_container_that_cannot_be_asked_is_503(proxy, method):
     proxy.backend.rules.append(lambda call: DOWN if call.kind == "container" else None)
-    assert proxy.ask(method, O).status == 503
+    assert proxy.ask(method, OBJ).status == 503
 
 
 def test_an_erasure_coded_policy_says_so(make_proxy):
@@ -263,14 +263,14 @@ def test_an_erasure_coded_policy_says_so(make_proxy):
 
     proxy = make_proxy(policies=Policies.of([ReplicationPolicy(0, "gold", is_default=True), ErasureCodingPolicy(2, "ec42")]))
     proxy.backend.container_headers["X-Backend-Storage-Policy-Index"] = "2"
-    response = proxy.ask("PUT", O, body=b"data")
+    response = proxy.ask("PUT", OBJ, body=b"data")
     assert response.status == 501
     assert b"ec42" in response.body
 
 
 def test_an_unknown_policy_is_503(proxy):
     proxy.backend.container_headers["X-Backend-Storage-Policy-Index"] = "7"
-    assert proxy.ask("GET", O).status == 503
+    assert proxy.ask("GET", OBJ).status == 503
 
 
 def test_footers_of_a_middleware_are_stored(proxy):
@@ -280,11 +280,11 @@ def test_footers_of_a_middleware_are_stored(proxy):
         found["X-Object-Sysmeta-Crypto"] = "yes"
 
     key = "swift.callback.update_footers"
-    proxy.ask("PUT", O, body=b"data", **{key.replace(".", "__"): footers})
+    proxy.ask("PUT", OBJ, body=b"data", **{key.replace(".", "__"): footers})
     assert all(call.headers["X-Object-Sysmeta-Crypto"] == "yes" for call in proxy.sent("object", "PUT"))
     proxy.backend.calls.clear()
     body = b"w" * 70_000
-    proxy.ask("PUT", O, body=body, **{key.replace(".", "__"): footers})
+    proxy.ask("PUT", OBJ, body=body, **{key.replace(".", "__"): footers})
     for call in proxy.sent("object", "PUT"):
         assert call.headers["X-Backend-Obj-Content-Length"] == "70000"
         boundary = call.headers["X-Backend-Obj-Multipart-Mime-Boundary"].encode()

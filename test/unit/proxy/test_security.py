@@ -8,7 +8,7 @@ import pytest
 from keelstore.common.http import Response
 from test.support.fakes import Input
 
-O, C, A = "/v1/AUTH_a/c/o", "/v1/AUTH_a/c", "/v1/AUTH_a"
+OBJ, C, A = "/v1/AUTH_a/c/o", "/v1/AUTH_a/c", "/v1/AUTH_a"
 
 # Every header with which a storage server is told where to connect or what to believe; only the proxy may set them.
 PLACES = [f"X-{level}-{what}" for level in ("Account", "Container", "Delete-At")
@@ -25,11 +25,11 @@ OWN = {"X-Container-Host", "X-Container-Device", "X-Container-Partition", "X-Con
        "X-Account-Device", "X-Account-Partition"}  # that the proxy itself sends
 
 
-@pytest.mark.parametrize(("path", "method"), list(itertools.product((O, C, A), ("GET", "HEAD", "PUT", "POST", "DELETE"))))
+@pytest.mark.parametrize(("path", "method"), list(itertools.product((OBJ, C, A), ("GET", "HEAD", "PUT", "POST", "DELETE"))))
 def test_no_header_of_a_client_tells_a_server_where_to_go(make_proxy, path, method):
     proxy = make_proxy(allow_account_management=True)
     proxy.backend.rules.append(lambda call: {"PUT": 201, "POST": 202, "DELETE": 204}.get(call.method))
-    evil = {name: "evil" for name in PLACES + INTERNAL + PRIVATE}
+    evil = dict.fromkeys(PLACES + INTERNAL + PRIVATE, "evil")
     proxy.ask(method, path, evil)
     sent = [call for call in proxy.backend.calls if call.method == method]
     assert sent
@@ -43,7 +43,7 @@ def test_no_header_of_a_client_tells_a_server_where_to_go(make_proxy, path, meth
 def test_forwarded_object_headers_can_be_added(make_proxy):
     proxy = make_proxy(forwarded_object_headers=("x-custom",))
     proxy.backend.rules.append(lambda call: 201 if call.method == "PUT" else None)
-    proxy.ask("PUT", O, {"X-Custom": "kept", "X-Other": "dropped"}, b"")
+    proxy.ask("PUT", OBJ, {"X-Custom": "kept", "X-Other": "dropped"}, b"")
     sent = proxy.sent("object", "PUT")[0].headers
     assert sent["X-Custom"] == "kept"
     assert "X-Other" not in sent
@@ -57,7 +57,7 @@ def test_removed_containers_headers_cannot_smuggle(proxy):
     assert not {"X-Account-Host", "X-Backend-Foo", "X-Container-Host", "X-Container-Sysmeta-A"} & set(sent)
 
 
-@pytest.mark.parametrize(("path", "level"), [(A, "Account"), (C, "Container"), (O, "Object")])
+@pytest.mark.parametrize(("path", "level"), [(A, "Account"), (C, "Container"), (OBJ, "Object")])
 def test_metadata_limits_hold_for_every_post(proxy, path, level):
     for headers in ({f"X-{level}-Meta-{n}": "v" for n in range(91)}, {f"X-{level}-Meta-{n}": "v" * 250 for n in range(17)}):
         assert proxy.ask("POST", path, headers).status == 400
@@ -67,8 +67,8 @@ def test_metadata_limits_hold_for_every_post(proxy, path, level):
                                     "Content-Type"])
 def test_header_parsing_takes_no_time(proxy, header):
     started = time.monotonic()
-    proxy.ask("GET", O, {header: "bytes=" + ",".join(["0-0"] * 1500), "X-Container-Meta-A": '\\"' * 3000})
-    proxy.ask("PUT", O, {header: "\\" * 8000}, b"")
+    proxy.ask("GET", OBJ, {header: "bytes=" + ",".join(["0-0"] * 1500), "X-Container-Meta-A": '\\"' * 3000})
+    proxy.ask("PUT", OBJ, {header: "\\" * 8000}, b"")
     assert time.monotonic() - started < 1
 
 
@@ -81,7 +81,7 @@ def test_nothing_of_a_path_breaks_out_of_a_header(proxy):
 
 
 def test_signatures_stay_out_of_backend_logs(proxy):
-    proxy.ask("GET", O, query="temp_url_sig=abc&temp_url_expires=9")
+    proxy.ask("GET", OBJ, query="temp_url_sig=abc&temp_url_expires=9")
     assert "temp_url_sig" not in proxy.sent("object", "GET")[0].headers["Referer"]
 
 
@@ -115,7 +115,7 @@ def test_object_names_keep_their_slashes(proxy):
 
 
 def test_methods_not_allowed(proxy):
-    response = proxy.ask("BREW", O)
+    response = proxy.ask("BREW", OBJ)
     assert response.status == 405
     assert set(response.headers["Allow"].split(", ")) == {"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS"}
     assert "UPDATE" not in proxy.ask("BREW", C).headers["Allow"]
@@ -135,7 +135,7 @@ def test_storage_token_is_a_token(proxy):
 
 def test_a_denial_leaves_the_body_unread(proxy):
     body = Input(b"data")
-    response = proxy.ask("PUT", O, {"Content-Length": "4"}, body, swift__authorize=lambda request: Response(401))
+    response = proxy.ask("PUT", OBJ, {"Content-Length": "4"}, body, swift__authorize=lambda request: Response(401))
     assert response.status == 401
     assert not body.was_read
 
