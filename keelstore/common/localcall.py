@@ -185,8 +185,8 @@ class _Pipe(FileLike):
     """An upload's body between its sender and the application; bounded. Both sides are green threads of one hub."""
 
     __slots__ = (
-        "_ended", "_environ", "_is_asked", "_pairs", "_parts", "_queued", "_readable", "_writable", "aborted", "asked", "continue_headers",
-        "finished",
+        "_ended", "_environ", "_is_asked", "_pairs", "_parts", "_queued", "_readable", "_writable", "aborted", "asked",
+        "continue_headers", "finished",
     )
 
     def __init__(self) -> None:
