@@ -15,6 +15,7 @@ from keelstore.common.broker import (
     DatabaseNotFound,
     Metadata,
     conditions,
+    one_row,
     parse_metadata,
     timestamp_of,
 )
@@ -100,9 +101,9 @@ class AccountBroker(Broker):
     # -- what it says --------------------------------------------------------------------------------------------------
 
     def info_in(self, connection: Connection) -> AccountInfo:
-        return AccountInfo(*connection.execute(
+        return AccountInfo(*one_row(connection, (
             "SELECT account, created_at, put_timestamp, delete_timestamp, status, status_changed_at, container_count,"
-            " object_count, bytes_used, hash, id, metadata FROM account_stat").fetchone())  # fmt: skip
+            " object_count, bytes_used, hash, id, metadata FROM account_stat")))  # fmt: skip
 
     def info(self, may_be_stale: bool = False) -> AccountInfo:
         return self.read_fresh(self.info_in, may_be_stale)

@@ -1,7 +1,7 @@
 """The SQLite file of one account or container: open, lock, pending updates, metadata, timestamps.
 
 A row update is one append to ``<file>.pending``, under the lock of the directory; whoever reads next, or finds more than
-``PENDING_CAP`` bytes waiting, merges them into the database in one transaction and empties the file. A crash in between
+``pending.CAP`` bytes waiting, merges them into the database in one transaction and empties the file. A crash in between
 merges them again, which changes nothing: merging forgets order and repetition.
 
 Threads. Reads run where they are called, on the hub's thread: the page cache answers them, and one step of SQLite for each
@@ -16,7 +16,6 @@ descriptor of a file drops all POSIX locks that this process holds on it, SQLite
 
 from __future__ import annotations
 
-import binascii
 import json
 import logging
 import os
@@ -24,12 +23,11 @@ import sqlite3
 import threading
 import time
 import uuid
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote
 
-from keelstore.common import fs, plainpickle
+from keelstore.common import fs, pending
 from keelstore.common.broker_schema import chexor
 from keelstore.common.concurrency import Semaphore, on_disk_thread, pause
 from keelstore.common.errors import (
@@ -44,17 +42,16 @@ from keelstore.common.limits import Limits, check_merged_metadata
 from keelstore.common.listing import Span
 from keelstore.common.timestamp import ZERO, Timestamp
 
-PENDING_CAP = 131072  # bytes; beyond it an update goes into the database with all that waits
 BUSY_TIMEOUT_S = 25.0
 STALE_READ_TIMEOUT_S = 2.0  # then a GET or HEAD does without what is pending; short of the proxy's patience for a node
-CONNECTIONS = 128  # brokers a process keeps open
 CACHE_KIB = 512  # page cache of one connection
 HEAP_LIMIT = 48 << 20  # bytes that SQLite may hold in this process before it gives back page cache
 NAMES_AT_ONCE = 900  # parameters of one query, below SQLite's limit in every build
 RECLAIM_ROWS = 10000  # tombstones removed in one transaction
 RACY_NS = 20_000_000  # a file changed that recently may change again without its times showing it
 
-_CORRUPT = ("database disk image is malformed", "malformed database schema", " is not a database", "disk i/o error")
+_CORRUPT = ("database disk image is malformed", "malformed database schema", " is not a database")
+_UNREADABLE = frozenset({"SQLITE_IOERR_READ", "SQLITE_IOERR_SHORT_READ", "SQLITE_IOERR_CORRUPTFS", "SQLITE_IOERR_DATA"})
 _LOCKED = ("database is locked", "database table is locked")
 
 T = TypeVar("T")
@@ -136,10 +133,7 @@ class Broker:
         return self.path + ".pending"
 
     def pending_size(self) -> int:
-        try:
-            return os.stat(self.path + ".pending").st_size
-        except FileNotFoundError:
-            return 0
+        return pending.size(self.path + ".pending")
 
     # -- reading and writing -------------------------------------------------------------------------------------------
 
@@ -212,22 +206,12 @@ class Broker:
     def put_record(self, record: Sequence[Any], timeout_s: float | None = None) -> None:
         """Add one row update: an append, or a merge of all that waits when that is more than the cap."""
         timeout_s = self.pending_timeout_s if timeout_s is None else timeout_s
-        entry = b":" + binascii.b2a_base64(plainpickle.dumps(tuple(record)), newline=False)
+        entry = pending.encode(record)
         path = self.locate() + ".pending"
         try:
             with fs.lock_directory(self.directory, timeout_s):
-                fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-                try:
-                    size = os.fstat(fd).st_size
-                    if size <= PENDING_CAP:
-                        try:
-                            fs.write_all(fd, entry)
-                        except BaseException:
-                            os.ftruncate(fd, size)  # a torn entry would only cost a log line, but the room is short
-                            raise
-                        return
-                finally:
-                    os.close(fd)
+                if pending.append(path, entry):
+                    return
         except FileNotFoundError:
             raise DatabaseNotFound(self.path) from None
         self._take_turn(timeout_s)
@@ -282,19 +266,8 @@ class Broker:
 
     def _read_pending(self) -> list[Any]:
         """What waits in the pending file; the caller holds the directory's lock. Entries that cannot be read are logged."""
-        try:
-            with open(self.pending_path, "rb") as file:
-                data = file.read()
-        except FileNotFoundError:
-            return []
-        records = []
-        for entry in data.split(b":"):
-            if entry:
-                try:
-                    records.append(plainpickle.loads(binascii.a2b_base64(entry)))
-                except (ValueError, TypeError) as error:
-                    self.logger.error("%s: an update cannot be read and is dropped: %s", self.pending_path, error)
-        return records
+        return pending.read(self.pending_path, lambda error: self.logger.error(
+            "%s: an update cannot be read and is dropped: %s", self.pending_path, error))  # fmt: skip
 
     def _rows_of(self, records: Iterable[Any]) -> list[dict[str, Any]]:
         rows = []
@@ -327,8 +300,7 @@ class Broker:
                 self._is_migrated = self.is_current(connection)
                 if not self._is_migrated and not self.is_ours(connection):
                     raise sqlite3.DatabaseError("file is not a database of ours: its tables are missing")
-                if connection.execute(f"SELECT COUNT(*) FROM {self.stat_table}").fetchone()[0] != 1:
-                    raise sqlite3.DatabaseError("file is not a database of ours: its stat row is missing")
+                one_row(connection, f"SELECT id FROM {self.stat_table}")
             except sqlite3.Error:
                 self._forget()
                 raise
@@ -384,14 +356,23 @@ class Broker:
         if not is_same:  # replaced under an open connection: what SQLite says is about a file that is no more
             self._forget()
             return LockTimeout(f"{self.path}: was replaced; ask again")
-        if any(sign in text for sign in _CORRUPT):
+        if "no such table" in text and not self._is_still_ours():
+            return self.quarantine("its tables are gone")
+        if any(sign in text for sign in _CORRUPT) or getattr(error, "sqlite_errorname", "") in _UNREADABLE:
             return self.quarantine(str(error))
         if "disk is full" in text:
             return DeviceFull(f"{self.path}: {error}")
-        if "readonly" in text or "unable to open" in text:
+        if "readonly" in text or "unable to open" in text or "disk i/o error" in text:  # the file may be sound
             self.logger.error("%s: %s; check the file system of device %s", self.path, error, self.device)
             return DeviceUnavailable(self.device)
         return error
+
+    def _is_still_ours(self) -> bool:
+        """Whether the open connection sees our tables; they vanish when the file is truncated under it."""
+        try:
+            return self._connection is None or self.is_ours(self._connection)
+        except sqlite3.Error:
+            return False
 
     def quarantine(self, reason: str) -> DatabaseCorrupt:
         """Move the hash directory away, so that replication brings a sound copy. Gives the error to raise."""
@@ -455,8 +436,7 @@ class Broker:
 
     def metadata(self, connection: Connection) -> Metadata:
         """All items, removed ones (value '') too."""
-        row = connection.execute(f"SELECT metadata FROM {self.stat_table}").fetchone()
-        return parse_metadata(row[0])
+        return parse_metadata(one_row(connection, f"SELECT metadata FROM {self.stat_table}")[0])
 
     def update_metadata(
         self, connection: Connection, updates: Mapping[str, tuple[str, str]], limits: Limits | None = None
@@ -561,8 +541,8 @@ class Broker:
 
     def info_dict(self, connection: Connection) -> dict[str, Any]:
         """All columns of the stat row, by name; ``metadata`` is the raw text."""
-        cursor = connection.execute(f"SELECT * FROM {self.stat_table}")
-        return dict(zip([column[0] for column in cursor.description], cursor.fetchone()))
+        names = [column[0] for column in connection.execute(f"SELECT * FROM {self.stat_table} LIMIT 0").description]
+        return dict(zip(names, one_row(connection, f"SELECT * FROM {self.stat_table}")))
 
     def reclaim(self, age: str, sync_age: str) -> None:
         """Forget tombstone rows and removed metadata items older than ``age``, sync points older than ``sync_age``."""
@@ -605,6 +585,14 @@ def conditions(span: Span) -> tuple[str, list[str]]:
         where += " AND name <= ?" if span.is_upper_included else " AND name < ?"
         arguments.append(span.upper)
     return where, arguments
+
+
+def one_row(connection: Connection, sql: str) -> tuple[Any, ...]:
+    """The row of a table that always has one. Raises sqlite3.DatabaseError, as for any file that is not as written."""
+    row: tuple[Any, ...] | None = connection.execute(sql).fetchone()
+    if row is None:
+        raise sqlite3.DatabaseError("file is not a database of ours: its stat row is missing")
+    return row
 
 
 def prepare(connection: Connection) -> None:
@@ -652,36 +640,3 @@ def merge_metadata(known: Metadata, updates: Mapping[str, tuple[str, str]]) -> M
                 merged = dict(known)
             merged[key] = (item[0], item[1])
     return known if merged is None else merged
-
-
-B = TypeVar("B", bound=Broker)
-
-
-class BrokerCache(Generic[B]):
-    """The brokers that a process used last, connections open; at most ``size``."""
-
-    def __init__(self, make: Callable[..., B], size: int = CONNECTIONS):
-        self._make, self._size = make, size
-        self._brokers: OrderedDict[tuple[str, ...], B] = OrderedDict()
-        self._process = os.getpid()
-        self._inherited: list[Any] = []
-
-    def get(self, *key: str) -> B:
-        """The broker that ``make(*key)`` gives, or gave before."""
-        if self._process != os.getpid():
-            # Connections must not cross a fork, nor be closed on its other side.
-            self._inherited.append(self._brokers)
-            self._brokers, self._process = OrderedDict(), os.getpid()
-        broker = self._brokers.get(key)
-        if broker is not None:
-            self._brokers.move_to_end(key)
-            return broker
-        broker = self._brokers[key] = self._make(*key)
-        if len(self._brokers) > self._size:
-            self._brokers.popitem(last=False)[1].close()
-        return broker
-
-    def close(self) -> None:
-        for broker in self._brokers.values():
-            broker.close()
-        self._brokers.clear()

@@ -165,10 +165,13 @@ class Receiver:
             fs.sync_file(fd)
         finally:
             os.close(fd)
-        with fs.lock_directory(broker.directory, broker.pending_timeout_s):
-            if not is_replacement and os.path.exists(target):
-                raise DatabaseNotFound(target)
+        if is_replacement:  # our caller's transaction keeps others from the old file
             fs.rename_durably(arrived, target)
+        else:
+            with fs.lock_directory(broker.directory, broker.pending_timeout_s):
+                if os.path.exists(target):
+                    raise DatabaseNotFound(target)
+                fs.rename_durably(arrived, target)
         for directory in made:
             fs.sync_directory(directory)
 

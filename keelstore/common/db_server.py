@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
-from keelstore.common.broker import Broker, BrokerCache
+from keelstore.common.broker import Broker
+from keelstore.common.broker_cache import BrokerCache
 from keelstore.common.broker_sync import Receiver
 from keelstore.common.cluster import Cluster
 from keelstore.common.errors import BadRequest

@@ -18,6 +18,7 @@ from keelstore.common.headers import is_true
 from keelstore.common.http import Request, best_match
 from keelstore.common.limits import is_valid_text, listing_limit
 from keelstore.common.listing import ListingQuery, Row, Subdir
+from keelstore.common.timestamp import Timestamp
 
 PLAIN, JSON, XML = "text/plain", "application/json", "application/xml"
 OFFERS: Final = (PLAIN, JSON, XML, "text/xml")
@@ -86,7 +87,9 @@ class IsoTimes:
         self._seconds: dict[str, str] = {}
 
     def __call__(self, normal: str) -> str:
-        """``normal``: ten digits, a dot, five digits; what follows is ignored. Raises ValueError for what is no number."""
+        """``normal``: ten digits, a dot, five digits, and anything; or a shorter number. Raises ValueError."""
+        if len(normal) < 16:
+            normal = Timestamp(normal).normal
         head = self._seconds.get(normal[:10])
         if head is None:
             t = time.gmtime(int(normal[:10]))

@@ -22,6 +22,7 @@ from keelstore.common.broker import (
     DatabaseNotFound,
     Metadata,
     conditions,
+    one_row,
     parse_metadata,
     timestamp_of,
 )
@@ -203,7 +204,7 @@ class ContainerBroker(Broker):
         return SHARDED if shard_rows.has_other_ranges(connection) else COLLAPSED
 
     def info_in(self, connection: Connection) -> ContainerInfo:
-        info = ContainerInfo(*connection.execute(_INFO_SQL).fetchone())
+        info = ContainerInfo(*one_row(connection, _INFO_SQL))
         state = self.state_in(connection)
         if state in (UNSHARDED, COLLAPSED):
             return info if state == UNSHARDED else replace(info, db_state=state)

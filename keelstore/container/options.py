@@ -18,4 +18,4 @@ class ContainerServerOptions(StorageServerOptions):
     )
     auto_create_account_prefix: str = option(".", "Deprecated: set it in [swift-constraints] of the cluster file.")
     db_preallocation: bool = option(False, "Accepted for old files; databases grow as they need.")
-    db_query_logging: bool = option(False, "Log each SQL statement at debug level.")
+    db_query_logging: bool = option(False, "Accepted for old files; statements are not logged.")

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from urllib.parse import quote
 
+from keelstore.common.backend import Backend
 from keelstore.common.broker import AlreadyExists, Connection, DatabaseNotFound
 from keelstore.common.cluster import Cluster, load_cluster
 from keelstore.common.db_server import DatabaseServer, listing_response
@@ -218,7 +219,7 @@ class ContainerServer(DatabaseServer[ContainerBroker]):
             return self._delete_row(request, names, timestamp, broker)
         targets(request)
         was_there = broker.write(lambda connection: broker.delete_container(connection, timestamp))
-        sync_to.update_link(broker.device_path, broker.path, False)
+        sync_to.update_link(broker.device_path, f"{broker.base}.db", broker.path, False)
         if not self._tell_account(request, names, broker):
             return Response(404)
         return Response(204 if was_there else 404)
@@ -344,7 +345,7 @@ class ContainerServer(DatabaseServer[ContainerBroker]):
         metadata = broker.read(broker.metadata)
         is_synced = all(metadata.get(key, ("", ""))[0] for key in (sync_to.TO, sync_to.KEY))
         try:
-            sync_to.update_link(broker.device_path, broker.path, is_synced)
+            sync_to.update_link(broker.device_path, f"{broker.base}.db", broker.path, is_synced)
         except OSError as error:
             self.logger.warning("%s: its link in sync_containers could not be updated: %s", broker.path, error)
 
@@ -392,8 +393,6 @@ def _time(text: str | None) -> str | None:
 
 
 def app_factory(global_conf: Mapping[str, str], **local_conf: str) -> ContainerServer:
-    from keelstore.common.backend import Backend
-
     conf = {**global_conf, **local_conf}
     options = parse(ContainerServerOptions, conf, section="app:container-server")
     return ContainerServer(options, load_cluster(options.swift_dir), Backend(conn_timeout_s=options.conn_timeout),

@@ -59,15 +59,22 @@ def problem_of(value: str, allowed_hosts: Iterable[str], realms: dict[str, froze
     return None
 
 
-def update_link(device_path: str, database: str, is_synced: bool) -> None:
-    """Keep ``sync_containers/…`` a link to the database of every container that is synced, for the sync daemon to walk."""
+def update_link(device_path: str, name: str, database: str, is_synced: bool) -> None:
+    """Keep ``sync_containers/…`` a link to the database of every container that is synced, for the sync daemon to walk.
+
+    ``name``: the path of the database without epoch, which names the link; ``database``: where it leads.
+    """
     prefix = f"{device_path}/containers/"
-    if not database.startswith(prefix):
+    if not name.startswith(prefix):
         return
-    link = f"{device_path}/sync_containers/{database[len(prefix):]}"
+    link = f"{device_path}/sync_containers/{name[len(prefix):]}"
     if is_synced:
-        if os.path.islink(link):
-            return
+        try:
+            if os.readlink(link) == database:
+                return
+            fs.remove_file(link)
+        except OSError:
+            pass
         fs.make_directories(os.path.dirname(link))
         try:
             os.symlink(database, link)
