@@ -46,7 +46,7 @@ class AccountController:
         part = ring.partition(app.cluster.hash_path.digest(account))
         headers = common_headers(request, app.headers["account"].forwarded(request.environ))
         reading = Reading(app, request, Target("account", part, f"/{account}", headers, query, request.method),
-                          app.nodes(ring, part), app.options.rebalance_missing_suppression_count)
+                          app.nodes("account", ring, part), app.options.rebalance_missing_suppression_count)
         own = app.options
         response = reading.run(reading.nodes.primary_count if own.concurrent_gets else 1, stagger_s(app, None))
         if response.status == 404:
@@ -122,7 +122,7 @@ class AccountController:
         app = self.app
         ring = app.rings.account.current()
         part = ring.partition(app.cluster.hash_path.digest(account))
-        nodes = app.nodes(ring, part)
+        nodes = app.nodes("account", ring, part)
         return to_quorum(app, request, nodes, method, part, f"/{account}", [headers] * nodes.primary_count)
 
     def autocreate(self, request: ProxyRequest, account: str) -> bool:

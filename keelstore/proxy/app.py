@@ -24,6 +24,7 @@ from keelstore.common.paste_config import read_config
 from keelstore.common.policy import Policy
 from keelstore.common.registry import register_info
 from keelstore.common.ring.ring import Ring
+from keelstore.common.stats import NoStats, stats_for
 from keelstore.common.timestamp import Timestamp
 from keelstore.common.transid import make_trans_id
 from keelstore.proxy import cors
@@ -60,12 +61,14 @@ class ProxyApp:
         by_policy: Mapping[int, PolicyOptions] | None = None,
         clock: Callable[[], float] = time.time,
         shuffle: Callable[[list[Any]], None] = random.shuffle,
+        stats: NoStats | None = None,
     ):
+        self.stats = stats or NoStats()
         self.options, self.cluster, self.rings, self.backend = options, cluster, rings, backend
         self.logger, self.clock, self.shuffle = logger, clock, shuffle
         self.by_policy = by_policy or policy_options(options, cluster.policies, {})
         self.health = Health(options.error_suppression_limit, options.error_suppression_interval, options.timing_expiry,
-                             time.monotonic, logger)
+                             time.monotonic, logger, self.stats)
         self.owner_headers = lower_set(options.swift_owner_headers)
         self.denied_hosts = lower_set(options.deny_host_headers)
         self.content_types = content_types(options.swift_dir)
@@ -91,6 +94,7 @@ class ProxyApp:
         except RequestError as error:
             answer = error_response(error)
         except Exception:
+            self.stats.increment("errors")
             self.logger.exception("%s %s failed (txn: %s)", request.method, request.path_quoted(), request.trans_id)
             answer = Response(500)
         return answer(environ, start_response)
@@ -165,28 +169,30 @@ class ProxyApp:
         """Where requests for info go: logged, but past the middlewares before."""
         return self.logged_app or self
 
-    def nodes(self, ring: Ring, part: int, policy: Policy | None = None) -> Nodes:
-        """The nodes of a partition in the order for reading, at most ``request_node_count``."""
+    def nodes(self, kind: str, ring: Ring, part: int, policy: Policy | None = None) -> Nodes:
+        """The nodes of a partition in the order for reading, at most ``request_node_count``; ``kind`` as in a Target."""
         own = self.options if policy is None else self.by_policy[policy.index]
         affinity = self._common_affinity if policy is None else self._affinity[policy.index]
         primaries = order_for_read(ring.primaries(part), own.sorting_method, affinity, self.health.timing_ms,
                                    self.shuffle)
-        return self.as_nodes(primaries, lambda: ring.handoffs(part), None)
+        return self.as_nodes(kind, primaries, lambda: ring.handoffs(part))
 
-    def as_nodes(self, primaries: list[Any], rest: Callable[[], Iterable[Any]], limit: int | None) -> Nodes:
+    def as_nodes(self, kind: str, primaries: list[Any], rest: Callable[[], Iterable[Any]]) -> Nodes:
         count = len(primaries)
-        if limit is None:
-            limit = node_count(self.options.request_node_count, count)
+        limit = node_count(self.options.request_node_count, count)
         return Nodes(primaries, rest, limit, self.health.is_limited,
-                     self._note_handoff(limit - count) if self.options.log_handoffs else None)
+                     self._note_handoff(kind, count, limit - count) if self.options.log_handoffs else None)
 
-    def _note_handoff(self, expected: int) -> Callable[[Any], None]:
+    def _note_handoff(self, kind: str, primaries: int, expected: int) -> Callable[[Any], None]:
         used = [0]
 
         def note(node: Any) -> None:
             used[0] += 1
             if used[0] > expected:
+                self.stats.increment(f"{kind}.handoff_count")
                 self.logger.warning("handoff %s is asked, number %d", node.key, used[0])
+                if used[0] - expected == primaries:
+                    self.stats.increment(f"{kind}.handoff_all_count")
 
         return note
 
@@ -271,4 +277,4 @@ def app_factory(global_conf: dict[str, str], **local_conf: str) -> ProxyApp:
     rings = Rings(cluster)
     publish(options, cluster)
     return ProxyApp(options, cluster, rings, Backend(conn_timeout_s=options.conn_timeout),
-                    logs.logger_for(conf, "proxy-server"), by_policy)
+                    logs.logger_for(conf, "proxy-server"), by_policy, stats=stats_for(conf, "proxy-server"))

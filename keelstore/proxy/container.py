@@ -97,7 +97,7 @@ class ContainerController:
         ring, part, path = self._place(request)
         headers = common_headers(request, app.headers["container"].forwarded(request.environ))
         reading = Reading(app, request, Target("container", part, path, headers, query, request.method),
-                          app.nodes(ring, part), app.options.rebalance_missing_suppression_count)
+                          app.nodes("container", ring, part), app.options.rebalance_missing_suppression_count)
         return reading.run(reading.nodes.primary_count if app.options.concurrent_gets else 1, stagger_s(app, None))
 
     # -- writing -------------------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class ContainerController:
         headers["Content-Type"] = "application/json"
         body = request.read_body(MAX_UPDATE_BODY)
         ring, part, path = self._place(request)
-        nodes = self.app.nodes(ring, part)
+        nodes = self.app.nodes("container", ring, part)
         return outcome(to_quorum(self.app, request, nodes, "UPDATE", part, path, [headers] * nodes.primary_count,
                                  body=body))
 
@@ -215,7 +215,7 @@ class ContainerController:
     def _write(self, request: ProxyRequest, method: str, headers: Headers, with_account_update: bool = False) -> Response:
         app = self.app
         ring, part, path = self._place(request)
-        nodes = app.nodes(ring, part)
+        nodes = app.nodes("container", ring, part)
         count = nodes.primary_count
         each = [headers] * count
         if with_account_update:

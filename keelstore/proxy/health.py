@@ -10,6 +10,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from keelstore.common.stats import NoStats
+
 _MAX_KEYS = 100_000  # devices remembered; a ring is smaller
 
 
@@ -17,7 +19,8 @@ class Health:
     """``clock`` gives seconds. Nodes are anything with ``key`` (``ip:port/device``) and ``ip``."""
 
     def __init__(self, limit: int, interval_s: float, timing_expiry_s: float, clock: Callable[[], float],
-                 logger: logging.Logger):
+                 logger: logging.Logger, stats: NoStats | None = None):
+        self.stats = stats or NoStats()
         self.limit, self.interval_s, self.timing_expiry_s = limit, interval_s, timing_expiry_s
         self.clock, self.logger = clock, logger
         self._errors: dict[str, list[float]] = {}  # key: [count, time of the last]
@@ -33,13 +36,17 @@ class Health:
         if record[1] < self.clock() - self.interval_s:
             del self._errors[node.key]
             return False
-        return record[0] > self.limit
+        if record[0] > self.limit:
+            self.stats.increment("error_limiter.is_limited")
+            return True
+        return False
 
     def error(self, node: Any, what: object) -> None:
         """Count one failure of a device. ``what`` goes to the log."""
         record = self._record(node)
         record[0] += 1
         record[1] = self.clock()
+        self.stats.increment("error_limiter.incremented_limit")
         self.logger.warning("node %s: %s", node.key, what)
         if record[0] == self.limit + 1:
             self.logger.warning("node %s is not asked for %g s after %d errors", node.key, self.interval_s, record[0])
@@ -49,6 +56,7 @@ class Health:
         record = self._record(node)
         record[0] = self.limit + 1
         record[1] = self.clock()
+        self.stats.increment("error_limiter.forced_limit")
         self.logger.warning("node %s is not asked for %g s: %s", node.key, self.interval_s, what)
 
     def _record(self, node: Any) -> list[float]:

@@ -105,7 +105,7 @@ class ObjectController:
         method = request.method
         own = app.by_policy[policy.index]
         reading = Reading(app, request, Target("object", part, path, headers, "", method),
-                          app.nodes(ring, part, policy), own.rebalance_missing_suppression_count,
+                          app.nodes("object", ring, part, policy), own.rebalance_missing_suppression_count,
                           own.sorting_method == "timing")
         response = reading.run(reading.nodes.primary_count if own.concurrent_gets else 1,
                                stagger_s(app, own.concurrency_timeout))
@@ -162,12 +162,12 @@ class ObjectController:
         app = self.app
         affinity = self._write_affinity[policy.index]
         if not affinity:
-            return app.nodes(ring, part, policy)
+            return app.nodes("object", ring, part, policy)
         primaries = ring.primaries(part)
         local = node_count(app.by_policy[policy.index].write_affinity_node_count, len(primaries))
         first, rest = order_for_write(primaries, ring.handoffs(part), affinity, local)
         app.shuffle(first)
-        return app.as_nodes(first, lambda: rest, None)
+        return app.as_nodes("object", first, lambda: rest)
 
     def post(self, request: ProxyRequest) -> Any:
         app = self.app
@@ -180,7 +180,7 @@ class ObjectController:
         check_metadata(app.cluster.limits, "object", request.header_items())
         ring, part, path = self._place(request, policy)
         headers = self._headers(request, policy, ring)
-        nodes = app.nodes(ring, part, policy)
+        nodes = app.nodes("object", ring, part, policy)
         each = self._with_updates(request, info, policy, headers, nodes.primary_count)
         answers = to_quorum(app, request, nodes, "POST", part, path, each)
         quorum = None
@@ -212,9 +212,9 @@ class ObjectController:
             primaries, rest, count = order_for_delete(
                 ring.primaries(part), ring.handoffs(part), affinity,
                 app.by_policy[policy.index].write_affinity_handoff_delete_count)
-            nodes = app.as_nodes(primaries, lambda: rest, None)
+            nodes = app.as_nodes("object", primaries, lambda: rest)
         else:
-            nodes = app.nodes(ring, part, policy)
+            nodes = app.nodes("object", ring, part, policy)
             count = nodes.primary_count
         each = self._with_updates(request, info, policy, headers, count)
         answers: Sequence[Answer] = to_quorum(app, request, nodes, "DELETE", part, path, each)
