@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Callable, Iterator
 from hashlib import md5
 from typing import Any
 
 from keelstore.common import fs
-from keelstore.common.concurrency import on_disk_thread
+from keelstore.common.concurrency import on_disk_thread, sleep
 from keelstore.common.errors import ObjectCorrupt
 from keelstore.common.timestamp import Timestamp
 from keelstore.obj.fileset import FileSet
@@ -24,11 +25,12 @@ class StoredObject:
     it too.
     """
 
-    __slots__ = ("_fd", "_quarantine", "data_metadata", "found", "meta_metadata", "metadata", "place", "size")
+    __slots__ = ("_fd", "_quarantine", "data_metadata", "found", "identity", "meta_metadata", "metadata", "place", "size")
 
-    def __init__(self, place: Place, found: FileSet, fd: int, size: int, metadata: dict[str, str],
+    def __init__(self, place: Place, found: FileSet, fd: int, status: os.stat_result, metadata: dict[str, str],
                  data_metadata: dict[str, str], meta_metadata: dict[str, str] | None, quarantine: Quarantine):
-        self.place, self.found, self._fd, self.size = place, found, fd, size
+        self.place, self.found, self._fd, self.size = place, found, fd, status.st_size
+        self.identity = (status.st_dev, status.st_ino, status.st_ctime_ns)
         self.metadata, self.data_metadata, self.meta_metadata = metadata, data_metadata, meta_metadata
         self._quarantine = quarantine
 
@@ -78,49 +80,84 @@ class StoredObject:
             raise self._corrupt(f"ends after {offset} of {self.size} bytes")
         return data
 
-    def read_all(self, validate_pct: float = 100.0) -> bytes:
+    def read_all(self, validation: Validation) -> bytes:
         """The whole body of a small object; closes it. A wrong MD5 quarantines it, but the data is given."""
         try:
             data = self._read(self.size, 0) if self.size else b""
             while len(data) < self.size:
                 data += self._read(self.size - len(data), len(data))
-            if is_chosen(validate_pct):
-                self._check(md5(data, usedforsecurity=False).hexdigest())
+            if validation.is_due(self):
+                self._check(md5(data, usedforsecurity=False).hexdigest(), validation)
             return data
         finally:
             self.close()
 
-    def _check(self, digest: str) -> None:
-        if digest != self.metadata.get("ETag"):
+    def _check(self, digest: str, validation: Validation) -> None:
+        if digest == self.metadata.get("ETag"):
+            validation.passed(self)
+        else:
             self._quarantine(self.place, f"MD5 is {digest}, not {self.metadata.get('ETag')}")
 
-    def body(
-        self, start: int, stop: int, chunk_size: int, validate_pct: float = 100.0, keep_cache: bool = True
-    ) -> Body:
-        """The bytes from ``start`` up to before ``stop``."""
-        return Body(self, start, stop, chunk_size, validate_pct, keep_cache)
+    def body(self, start: int, stop: int, validation: Validation, chunk_size: int = 65536, keep_cache: bool = True,
+             cooperative_period: int = 0) -> Body:
+        """The bytes from ``start`` up to before ``stop``; the object is closed with them."""
+        return Body(self, start, stop, validation, chunk_size, keep_cache, cooperative_period)
+
+    def part(self, start: int, stop: int, chunk_size: int) -> Iterator[bytes]:
+        """As :meth:`body`, for one of several parts: the object stays open, and nothing is checked."""
+        while start < stop:
+            data = self._read(min(stop - start, chunk_size), start)
+            start += len(data)
+            yield data
 
 
-def is_chosen(percentage: float) -> bool:
-    return percentage >= 100 or random.random() * 100 < percentage
+class Validation:
+    """Which full reads check the MD5: ``percentage`` of them, but none that repeats, within ``interval_s`` seconds,
+    one that this process did of the same unchanged file: the page cache gives the same bytes again. The auditor reads
+    everything.
+    """
+
+    LIMIT = 65536  # files remembered
+
+    def __init__(self, percentage: float = 100.0, interval_s: float = 3600.0):
+        self._percentage, self._interval_s = percentage, interval_s
+        self._passed: dict[tuple[int, int], tuple[int, float]] = {}  # in order of insertion
+
+    def is_due(self, stored: StoredObject) -> bool:
+        device, inode, changed_ns = stored.identity
+        known = self._passed.get((device, inode))
+        if known is not None and known[0] == changed_ns and time.monotonic() - known[1] < self._interval_s:
+            return False
+        return self._percentage >= 100 or random.random() * 100 < self._percentage
+
+    def passed(self, stored: StoredObject) -> None:
+        if self._interval_s <= 0:
+            return
+        device, inode, changed_ns = stored.identity
+        self._passed.pop((device, inode), None)
+        if len(self._passed) >= self.LIMIT:
+            del self._passed[next(iter(self._passed))]
+        self._passed[device, inode] = (changed_ns, time.monotonic())
 
 
 class Body:
     """Iterates over a part of an object; closes the object at its end or on ``close``.
 
-    A read from the first byte to the last checks the MD5, and quarantines the object when it is wrong: the reader has
-    the data by then, the next one will not get it. A file that ends early raises ObjectCorrupt, which must break the
-    connection.
+    A read from the first byte to the last checks the MD5 where that is due, and quarantines the object when it is
+    wrong: the reader has the data by then, the next one will not get it. A file that ends early raises ObjectCorrupt,
+    which must break the connection.
     """
 
-    __slots__ = ("_chunk_size", "_hash", "_keep_cache", "_position", "_stored", "start", "stop")
+    __slots__ = ("_chunk_size", "_count", "_hash", "_keep_cache", "_period", "_position", "_stored", "_validation",
+                 "start", "stop")  # fmt: skip
 
-    def __init__(self, stored: StoredObject, start: int, stop: int, chunk_size: int, validate_pct: float,
-                 keep_cache: bool):
+    def __init__(self, stored: StoredObject, start: int, stop: int, validation: Validation, chunk_size: int,
+                 keep_cache: bool, cooperative_period: int):
         self._stored, self.start, self.stop, self._position = stored, start, stop, start
-        self._chunk_size, self._keep_cache = chunk_size, keep_cache
+        self._chunk_size, self._keep_cache, self._validation = chunk_size, keep_cache, validation
+        self._period, self._count = cooperative_period, 0
         is_full = start == 0 and stop == stored.size
-        self._hash: Any = md5(usedforsecurity=False) if is_full and is_chosen(validate_pct) else None
+        self._hash: Any = md5(usedforsecurity=False) if is_full and validation.is_due(stored) else None
 
     def __iter__(self) -> Iterator[bytes]:
         return self
@@ -139,18 +176,19 @@ class Body:
         self._position += len(data)
         if self._hash is not None:
             self._hash.update(data)
+        if self._period:
+            self._count += 1
+            if not self._count % self._period:
+                sleep()
         return data
 
-    def region(self) -> tuple[int, int, int] | None:
-        """(descriptor, offset, count) of what is left, for sendfile; None when the bytes must pass through here, to
-        be checked.
-
-        Who takes it sends ``count`` bytes and then calls ``close``.
+    def file_region(self) -> tuple[int, int, int] | None:
+        """(descriptor, offset, count) of the whole, for sendfile, before anything was read. None when the bytes must
+        pass through here, to be checked. Who sends them calls ``close`` after that.
         """
-        if self._hash is not None or self._stored._fd < 0:
+        if self._hash is not None or self._stored._fd < 0 or self._position != self.start:
             return None
-        position, self._position = self._position, self.stop
-        return self._stored._fd, position, self.stop - position
+        return self._stored._fd, self.start, self.stop - self.start
 
     def close(self) -> None:
         stored, digest = self._stored, self._hash
@@ -160,4 +198,4 @@ class Body:
                 fs.drop_cache(stored._fd, self.start, self.stop - self.start)
             stored.close()
         if digest is not None and self._position == self.stop:
-            stored._check(digest.hexdigest())
+            stored._check(digest.hexdigest(), self._validation)

@@ -78,11 +78,14 @@ class ObjectStore:
         open_expired: bool = False,
         fragment: int | None = None,
         preferences: Sequence[Preference] | None = None,
+        found: FileSet | None = None,
     ) -> StoredObject:
         """The object, its metadata checked (``spec: on-disk 3.5``). Raises ObjectNotFound and its kinds (deleted,
-        expired, corrupt: quarantined), ObjectCollision, ObjectStateChanged, XattrNotSupported. ``now`` is for expiry.
+        expired, corrupt: quarantined), ObjectCollision, ObjectStateChanged, XattrNotSupported. ``now`` is for expiry;
+        ``found``: what :meth:`look` gave just now.
         """
-        found = self.look(place, fragment=fragment, preferences=preferences)
+        if found is None:
+            found = self.look(place, fragment=fragment, preferences=preferences)
         data = found.data
         if data is None:
             if found.tombstone:
@@ -151,7 +154,7 @@ class ObjectStore:
         if not (length.isascii() and length.isdigit()) or int(length) != status.st_size:
             raise BadRecord(f"size is {status.st_size}, Content-Length {length!r}")
         if found.meta is None:
-            return StoredObject(place, found, fd, status.st_size, metadata, metadata, None, self.quarantine)
+            return StoredObject(place, found, fd, status, metadata, metadata, None, self.quarantine)
         assert found.data
         meta = self._meta_record(place, found.meta.name)
         ctype = None
@@ -161,7 +164,7 @@ class ObjectStore:
             merged = merge(metadata, meta, ctype, found.data.timestamp)
         except ValueError as error:
             raise BadRecord(str(error)) from None
-        return StoredObject(place, found, fd, status.st_size, merged, metadata, meta, self.quarantine)
+        return StoredObject(place, found, fd, status, merged, metadata, meta, self.quarantine)
 
     def _meta_record(self, place: Place, name: str) -> dict[str, str]:
         fd = self._open_file(place, name)

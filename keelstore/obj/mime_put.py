@@ -1,0 +1,167 @@
+"""The multi-stage PUT: body, then a footer of metadata, then perhaps a commit, as MIME documents (``spec:
+backend-protocol 4.2``).
+
+The format, within the chunked body of the request; ``B`` is the boundary that a header names, each line ends with
+CRLF::
+
+    --B
+    X-Document: object body
+    <empty line>
+    <data>
+    --B
+    X-Document: object metadata
+    Content-MD5: <hex md5 of the JSON>
+    <empty line>
+    <JSON object>
+    --B--                            (footer only; with a commit to follow: --B)
+
+and, in a second body after another 100 Continue::
+
+    X-Document: put commit
+    <empty line>
+    put_commit_confirmation
+    --B--
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from hashlib import md5
+from typing import Any
+
+from keelstore.common.errors import BadRequest, ClientDisconnect, RequestError, UnprocessableEntity
+from keelstore.common.headers import Headers
+
+MAX_BOUNDARY = 200
+MAX_HEADERS = 16384  # bytes of a document's headers
+MAX_FOOTER = 1 << 20
+
+
+class MimeDocuments:
+    """Reads the documents of one request in turn. ``source`` has ``read(size)``."""
+
+    def __init__(self, source: Any, boundary: str, chunk_size: int = 65536):
+        if not boundary or len(boundary) > MAX_BOUNDARY:
+            raise BadRequest("no MIME boundary")
+        self._source, self._chunk_size = source, chunk_size
+        self._delimiter = b"\r\n--" + boundary.encode("latin-1")
+        self._held = b"\r\n"  # so that the first delimiter is like the others
+        self.at_end = False  # the closing delimiter was seen
+
+    def _fill(self) -> bool:
+        read = getattr(self._source, "read1", None) or self._source.read
+        data = read(self._chunk_size)
+        self._held += data
+        return bool(data)
+
+    def _line(self, limit: int) -> bytes:
+        while True:
+            end = self._held.find(b"\r\n")
+            if end >= 0:
+                line, self._held = self._held[:end], self._held[end + 2 :]
+                return line
+            if len(self._held) > limit:
+                raise BadRequest("MIME header too long")
+            if not self._fill():
+                raise ClientDisconnect("the body ended within a MIME header")
+
+    def start(self) -> None:
+        """Read up to the first document. Raises BadRequest, ClientDisconnect."""
+        self._skip_delimiter()
+
+    def _skip_delimiter(self) -> None:
+        size = len(self._delimiter)
+        while len(self._held) < size + 2:
+            if not self._fill():
+                raise ClientDisconnect("the body ended before a MIME document")
+        if not self._held.startswith(self._delimiter):
+            raise BadRequest("no MIME boundary where one must be")
+        rest, self._held = self._held[size : size + 2], self._held[size + 2 :]
+        if rest == b"--":
+            self.at_end = True
+        elif rest != b"\r\n":
+            raise BadRequest("bad MIME boundary")
+
+    def headers(self) -> Headers:
+        """Of the document that comes next. Raises BadRequest, ClientDisconnect."""
+        found = Headers()
+        size = 0
+        while line := self._line(MAX_HEADERS):
+            size += len(line)
+            name, colon, value = line.decode("latin-1").partition(":")
+            if not colon or size > MAX_HEADERS:
+                raise BadRequest("bad MIME header")
+            found[name.strip()] = value.strip()
+        return found
+
+    def body(self) -> Iterator[bytes]:
+        """The content of the document, and read past the delimiter behind it. Raises ClientDisconnect when it ends
+        early.
+        """
+        keep = len(self._delimiter) - 1
+        while True:
+            at = self._held.find(self._delimiter)
+            if at >= 0:
+                data, self._held = self._held[:at], self._held[at:]
+                if data:
+                    yield data
+                self._skip_delimiter()
+                return
+            if len(self._held) > keep:
+                data, self._held = self._held[:-keep], self._held[-keep:]
+                yield data
+            if not self._fill():
+                raise ClientDisconnect("the body ended within a MIME document")
+
+    def small_body(self, limit: int) -> bytes:
+        parts, size = [], 0
+        for part in self.body():
+            size += len(part)
+            if size > limit:
+                raise RequestError("MIME document too large", status=413)
+            parts.append(part)
+        return b"".join(parts)
+
+    # -- the documents of a PUT ----------------------------------------------------------------------------------------
+
+    def object_body(self) -> Iterator[bytes]:
+        """The data, first of the documents."""
+        self.start()
+        if self.at_end:
+            raise BadRequest("no object body in the MIME documents")
+        self.headers()
+        return self.body()
+
+    def footer(self) -> Headers:
+        """The metadata that came after the data, in header form. Raises BadRequest, UnprocessableEntity."""
+        if self.at_end:
+            raise BadRequest("couldn't find footer MIME doc")
+        try:
+            headers = self.headers()
+            if headers.get("X-Document", "").lower() != "object metadata":
+                raise BadRequest("couldn't find footer MIME doc")
+            text = self.small_body(MAX_FOOTER)
+        except ClientDisconnect:
+            raise BadRequest("couldn't find footer MIME doc") from None
+        wanted = headers.get("Content-Md5")
+        if not wanted:
+            raise BadRequest("no Content-MD5 in footer")
+        if wanted.lower() != md5(text, usedforsecurity=False).hexdigest():
+            raise UnprocessableEntity("footer MD5 mismatch")
+        try:
+            values = json.loads(text)
+        except ValueError:
+            raise BadRequest("invalid JSON for footer doc") from None
+        if not isinstance(values, dict) or not all(
+            isinstance(value, (str, int, float)) and "\n" not in key for key, value in values.items()
+        ):
+            raise BadRequest("invalid JSON for footer doc")
+        return Headers(values)
+
+    def drain(self) -> None:
+        """Read what is left of the body, so that the connection can be used again. Bounded by what the framing allows."""
+        self._held = b""
+        read = getattr(self._source, "read1", None) or self._source.read
+        while read(self._chunk_size):
+            pass

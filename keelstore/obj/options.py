@@ -1,0 +1,65 @@
+"""Options of the object server (``spec: daemons 16``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from keelstore.common.options import not_negative, option, percent, positive
+from keelstore.common.storage_server import StorageServerOptions
+
+DEFAULT_ALLOWED_HEADERS = (
+    "Content-Disposition", "Content-Encoding", "X-Delete-At", "X-Object-Manifest", "X-Static-Large-Object",
+    "Cache-Control", "Content-Language", "Expires", "X-Robots-Tag",
+)  # fmt: skip
+
+
+def _auto_or_number(value: str) -> str | None:
+    return None if value == "auto" or (value.isdigit() and int(value) > 0) else "auto, or a number above 0"
+
+
+@dataclass(frozen=True)
+class ObjectServerOptions(StorageServerOptions):
+    """Options of ``[app:object-server]``."""
+
+    container_update_timeout: float = option(
+        1.0, "Seconds that a request waits for container updates; what is not done then is left to the updater.",
+        check=not_negative)
+    client_timeout: float = option(60.0, "Seconds of silence after which a client is given up.", check=positive)
+    disk_chunk_size: int = option(65536, "Bytes read from a file at once.", check=positive)
+    network_chunk_size: int = option(65536, "Bytes read from a client at once.", check=positive)
+    max_upload_time: float = option(86400.0, "Seconds that one upload may take.", check=positive)
+    slow: float = option(0.0, "Least seconds that a PUT or DELETE takes, for tests.", check=not_negative)
+    keep_cache_size: int = option(5242880, "Largest object in bytes that stays in the page cache when read.",
+                                  check=not_negative)
+    keep_cache_private: bool = option(False, "Keep objects in the page cache that were read with a token, too.")
+    keep_cache_slo_manifest: bool = option(False, "Keep static large object manifests in the page cache always.")
+    cooperative_period: int = option(0, "Pieces of a body after which other requests get a turn; 0: never forced.",
+                                     check=not_negative)
+    etag_validate_pct: float = option(100.0, "Percentage of full reads whose MD5 is checked.", check=percent)
+    etag_validate_interval: float = option(
+        3600.0, "Seconds within which a full read of an unchanged file is not checked again; 0: each is.",
+        check=not_negative)
+    mb_per_sync: int = option(512, "MiB of an upload after which what is written is synced.", check=positive)
+    allowed_headers: tuple[str, ...] = option(
+        DEFAULT_ALLOWED_HEADERS, "Headers kept with an object, beside X-Object-Meta-* and those of the system.")
+    eventlet_tpool_num_threads: str = option("auto", "Accepted and unused: each device has threads of its own.",
+                                             check=_auto_or_number)
+    replication_concurrency: int = option(4, "SSYNC requests answered at once; 0: no limit.", check=not_negative)
+    replication_concurrency_per_device: int = option(1, "SSYNC requests answered at once for one device; 0: no limit.",
+                                                     check=not_negative)
+    replication_lock_timeout: float = option(15.0, "Seconds that SSYNC waits for the lock of its device.",
+                                             check=positive)
+    replication_failure_threshold: int = option(100, "Failures after which an SSYNC may be broken off.",
+                                                check=not_negative)
+    replication_failure_ratio: float = option(1.0, "Failures for each success above which an SSYNC is broken off.",
+                                              check=not_negative)
+    splice: bool = option(False, "Accepted and unused: bodies go out by sendfile where that pays.")
+    reclaim_age: float = option(604800.0, "Seconds after which a tombstone may go.", check=positive)
+    commit_window: float = option(60.0, "Seconds that a fragment waits for its commit before it may be reclaimed.",
+                                  check=not_negative)
+    slow_delete_log_threshold_seconds: float = option(
+        120.0, "A DELETE that takes longer is logged with how long; -1: never.")
+    disable_fallocate: bool = option(False, "Do not reserve room for a body before it is written.")
+    expiring_objects_container_divisor: int = option(86400, "Seconds of expiry times that share a queue container.",
+                                                     check=positive)
+    expiring_objects_account_name: str = option("expiring_objects", "Account of the expiry queue, without its dot.")

@@ -1,0 +1,265 @@
+"""PUT of an object: check, read the body, store it, tell the container (``spec: backend-protocol 4.1, 4.2``)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from hashlib import md5
+from typing import TYPE_CHECKING
+
+from keelstore.common.errors import (
+    BadRequest,
+    ClientDisconnect,
+    ClientTimeout,
+    EntityTooLarge,
+    LengthRequired,
+    ObjectCollision,
+    ObjectDeleted,
+    ObjectNotFound,
+    ObjectStateChanged,
+    PreconditionFailed,
+    RequestError,
+    UnprocessableEntity,
+)
+from keelstore.common.headers import Headers
+from keelstore.common.http import DIGEST, Request, Response
+from keelstore.common.limits import check_metadata, check_name_length, check_size
+from keelstore.common.timestamp import Timestamp
+from keelstore.obj.mime_put import MimeDocuments
+from keelstore.obj.request import check_delete_at, footer_metadata, next_part_power, put_metadata, update_overrides
+
+if TYPE_CHECKING:
+    from keelstore.obj.server import ObjectServer
+
+SMALL = 65536  # bytes of a body that is read whole and written in one visit to a disk thread
+EMPTY_MD5 = md5(usedforsecurity=False).hexdigest()
+
+
+class Put:
+    """One PUT request; ``run`` gives its answer."""
+
+    __slots__ = ("environ", "fragment", "is_durable", "names", "old_delete_at", "part_power", "place", "request",
+                 "server", "timestamp")  # fmt: skip
+
+    def __init__(self, server: ObjectServer, request: Request):
+        self.server, self.request, self.environ = server, request, request.environ
+
+    def run(self) -> Response:
+        server, request, environ = self.server, self.request, self.environ
+        self.timestamp = server.timestamp(request)
+        names = server.split(request, 5, 5)
+        policy = server.policy(request)
+        size = self._check_headers(names.obj)
+        self.part_power = next_part_power(environ)
+        self.place = server.place(policy, names)
+        self.names = (names.account, names.container, names.obj)
+        self.fragment, self.is_durable = server.fragment_of(request, policy)
+        self.old_delete_at: int | None = None
+        self._check_existing()
+        if "HTTP_X_BACKEND_OBJ_METADATA_FOOTER" in environ or "HTTP_X_BACKEND_OBJ_MULTIPHASE_COMMIT" in environ:
+            metadata, footer = self._store_mime(size)
+        elif size is not None and size <= SMALL:
+            metadata, footer = self._store_small(size), None
+        else:
+            metadata, footer = self._store_streamed(size), None
+        self._tell(metadata, footer)
+        return Response(201, {"Etag": metadata["ETag"]})
+
+    # -- checks --------------------------------------------------------------------------------------------------------
+
+    def _check_headers(self, name: str) -> int | None:
+        """The length of the body, None when it is chunked. Raises RequestError."""
+        request, environ, limits = self.request, self.environ, self.server.cluster.limits
+        size = request.content_length
+        if request.is_chunked:
+            size = None
+            announced = environ.get("HTTP_X_BACKEND_OBJ_CONTENT_LENGTH")
+            if announced:
+                if not (announced.isascii() and announced.isdigit()):
+                    raise BadRequest("Invalid X-Backend-Obj-Content-Length header")
+                check_size(limits, int(announced))
+        elif size is None:
+            raise LengthRequired("Missing Content-Length header.")
+        check_size(limits, size)
+        check_name_length(limits, "object", name)
+        if not environ.get("CONTENT_TYPE"):
+            raise BadRequest("No content type")
+        check_delete_at(request, self.timestamp)
+        check_metadata(limits, "object", request.header_items())
+        return size
+
+    def _check_existing(self) -> None:
+        """Raises PreconditionFailed for If-None-Match, RequestError 409 when something as new is there."""
+        server, place = self.server, self.place
+        try:
+            found = server.store.look(place)
+            if found.data is None and found.tombstone is None:
+                return
+            stored = server.store.open(place, found=found)
+        except ObjectDeleted as error:
+            existing = error.timestamp
+        except (ObjectNotFound, ObjectStateChanged):
+            return
+        except ObjectCollision as error:
+            raise RequestError(str(error)[:200], status=403) from None
+        else:
+            stored.close()
+            wanted = self.environ.get("HTTP_IF_NONE_MATCH")
+            if wanted and (wanted == "*" or stored.metadata.get("ETag") in _tags(wanted)):
+                raise PreconditionFailed()
+            existing = stored.data_timestamp
+            self.old_delete_at = stored.delete_at
+        if isinstance(existing, Timestamp) and existing >= self.timestamp:
+            raise RequestError(status=409, headers={"X-Backend-Timestamp": existing.internal})
+
+    # -- the body ------------------------------------------------------------------------------------------------------
+
+    def _metadata(self, size: int, etag: str, footer: Headers | None) -> dict[str, str]:
+        environ = self.environ
+        metadata = {
+            "X-Timestamp": self.timestamp.internal,
+            "Content-Type": environ["CONTENT_TYPE"],
+            "Content-Length": str(size),
+            "ETag": etag,
+        }
+        metadata.update(put_metadata(environ))
+        if footer:
+            metadata.update(footer_metadata(footer))
+        metadata.update(self.server.allowed.of(environ))
+        metadata["name"] = self.place.name
+        return metadata
+
+    def _check_etag(self, etag: str, footer: Headers | None = None) -> None:
+        wanted = (footer.get("Etag") if footer else None) or self.environ.get("HTTP_ETAG")
+        if wanted and wanted.strip('"').lower() != etag:
+            raise UnprocessableEntity()
+
+    def _store_small(self, size: int) -> dict[str, str]:
+        environ, server = self.environ, self.server
+        body = environ["wsgi.input"].read(size) if size else b""
+        if len(body) != size:
+            raise ClientDisconnect()
+        digest = environ.get(DIGEST)
+        etag = digest() if digest is not None else md5(body, usedforsecurity=False).hexdigest() if body else EMPTY_MD5
+        self._check_etag(etag)
+        metadata = self._metadata(size, etag, None)
+        server.store.write(self.place, self.timestamp, body, metadata, next_part_power=self.part_power,
+                           fragment=self.fragment, is_durable=self.is_durable)
+        return metadata
+
+    def _pieces(self, size: int | None) -> Iterator[bytes]:
+        """The body as it comes, exactly ``size`` bytes or up to its end. Raises ClientDisconnect, EntityTooLarge."""
+        source = self.environ["wsgi.input"]
+        read = getattr(source, "read1", None) or source.read
+        step = self.server.options.network_chunk_size
+        left = size
+        limit = self.server.cluster.limits.max_file_size
+        total = 0
+        while left is None or left > 0:
+            data = read(step if left is None else min(left, step))
+            if not data:
+                if left is not None:
+                    raise ClientDisconnect()
+                return
+            total += len(data)
+            if left is None:
+                if total > limit:
+                    raise EntityTooLarge("Your request is too large.")
+            else:
+                left -= len(data)
+            yield data
+
+    def _receive(self, pieces: Iterator[bytes], size: int | None, digests: bool,
+                 finish: Callable[[int, str], dict[str, str]]) -> dict[str, str]:
+        """Store a body that comes in pieces; ``finish(size, etag)`` is asked for its metadata once it is there."""
+        server = self.server
+        deadline = time.monotonic() + server.options.max_upload_time
+        upload = server.store.upload(self.place, size, digests=digests)
+        try:
+            for piece in pieces:
+                upload.write(piece)
+                if time.monotonic() > deadline:
+                    raise ClientTimeout()
+            upload.flush()
+            metadata = finish(upload.size, upload.digest if digests else self.environ[DIGEST]())
+            server.store.commit(upload, self.place, self.timestamp, metadata, next_part_power=self.part_power,
+                                fragment=self.fragment, is_durable=self.is_durable)
+            return metadata
+        finally:
+            upload.abort()
+
+    def _store_streamed(self, size: int | None) -> dict[str, str]:
+        environ = self.environ
+        announced = environ.get("HTTP_X_BACKEND_OBJ_CONTENT_LENGTH") if size is None else None
+
+        def finish(received: int, etag: str) -> dict[str, str]:
+            if announced and received != int(announced):
+                raise ClientDisconnect()
+            self._check_etag(etag)
+            return self._metadata(received, etag, None)
+
+        expected = int(announced) if announced else size
+        return self._receive(self._pieces(size), expected, DIGEST not in environ, finish)
+
+    def _store_mime(self, size: int | None) -> tuple[dict[str, str], Headers]:
+        environ, server = self.environ, self.server
+        if "HTTP_X_BACKEND_OBJ_MULTIPHASE_COMMIT" in environ:
+            raise RequestError("Two-phase commit is for erasure coded policies.", status=501)
+        boundary = environ.get("HTTP_X_BACKEND_OBJ_MULTIPART_MIME_BOUNDARY")
+        if not boundary:
+            raise BadRequest("no MIME boundary")
+        announced = environ.get("HTTP_X_BACKEND_OBJ_CONTENT_LENGTH")
+        expected = int(announced) if announced else None
+        source = environ["wsgi.input"]
+        set_headers = getattr(source, "set_continue_headers", None)
+        if set_headers is not None:
+            set_headers((("X-Obj-Metadata-Footer", "yes"),))
+        documents = MimeDocuments(source, boundary, server.options.network_chunk_size)
+        limit = server.cluster.limits.max_file_size
+        footers = []
+
+        def pieces() -> Iterator[bytes]:
+            total = 0
+            for data in documents.object_body():
+                total += len(data)
+                if total > limit:
+                    raise EntityTooLarge("Your request is too large.")
+                if expected is not None and total > expected:
+                    raise ClientDisconnect()
+                yield data
+
+        def finish(received: int, etag: str) -> dict[str, str]:
+            if expected is not None and received != expected:
+                raise ClientDisconnect()
+            footer = documents.footer()
+            documents.drain()
+            footers.append(footer)
+            self._check_etag(etag, footer)
+            return self._metadata(received, etag, footer)
+
+        metadata = self._receive(pieces(), expected, True, finish)
+        return metadata, footers[0]
+
+    # -- afterwards ----------------------------------------------------------------------------------------------------
+
+    def _tell(self, metadata: dict[str, str], footer: Headers | None) -> None:
+        """Expiry queue and listing."""
+        environ, updater = self.environ, self.server.updater
+        delete_at = environ.get("HTTP_X_DELETE_AT")
+        if (delete_at or self.old_delete_at) and not self.request.is_true_header("X-Backend-Replication"):
+            self.server.requeue(self.request, self.place, self.names, self.old_delete_at,
+                                int(delete_at) if delete_at else None, metadata["Content-Length"])
+        if environ.get("HTTP_X_CONTAINER_PARTITION"):
+            headers = Headers()
+            dict.update(headers, {
+                "X-Size": metadata["Content-Length"],
+                "X-Content-Type": metadata["Content-Type"],
+                "X-Timestamp": metadata["X-Timestamp"],
+                "X-Etag": metadata["ETag"],
+            })  # fmt: skip
+            headers.update(update_overrides(environ, footer))
+            updater.update_listing("PUT", self.request, self.place, self.names, headers)
+
+
+def _tags(header: str) -> set[str]:
+    return {tag.strip().strip('"') for tag in header.split(",")}

@@ -1,0 +1,129 @@
+"""The object server: one WSGI application over the object devices of a node (``spec: backend-protocol 4``)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+from keelstore.common import plainpickle
+from keelstore.common.backend import Backend
+from keelstore.common.cluster import Cluster, load_cluster
+from keelstore.common.errors import BadRequest, RequestError
+from keelstore.common.http import Request, Response
+from keelstore.common.logs import logger_for
+from keelstore.common.options import parse
+from keelstore.common.policy import ErasureCodingPolicy, Policy
+from keelstore.common.storage_server import Handler, Names, StorageServer
+from keelstore.obj.delete import delete
+from keelstore.obj.get import get
+from keelstore.obj.layout import is_suffix
+from keelstore.obj.options import ObjectServerOptions
+from keelstore.obj.place import Place
+from keelstore.obj.post import post
+from keelstore.obj.put import Put
+from keelstore.obj.reader import Validation
+from keelstore.obj.request import AllowedHeaders
+from keelstore.obj.store import ObjectStore
+from keelstore.obj.updates import ContainerUpdater
+
+
+class ObjectServer(StorageServer):
+    service = "object"
+
+    def __init__(self, options: ObjectServerOptions, cluster: Cluster, backend: Backend, logger: logging.Logger,
+                 clock: Callable[[], float] = time.time):
+        super().__init__(options, cluster, logger, clock)
+        self.options = options
+        self.allowed = AllowedHeaders(options.allowed_headers)
+        self.validation = Validation(options.etag_validate_pct, options.etag_validate_interval)
+        self.store = ObjectStore(
+            cluster.hash_path, reserve=self.reserve, reclaim_age_s=options.reclaim_age,
+            commit_window_s=options.commit_window, bytes_per_sync=options.mb_per_sync << 20,
+            allocates=not options.disable_fallocate, logger=logger, clock=clock,
+        )  # fmt: skip
+        self.updater = ContainerUpdater(
+            backend, cluster.hash_path, logger, wait_s=options.container_update_timeout,
+            node_timeout_s=options.node_timeout, expirer_divisor=options.expiring_objects_container_divisor,
+            expirer_account=options.expiring_objects_account_name,
+        )  # fmt: skip
+
+    def handlers(self) -> Mapping[str, Handler]:
+        return {
+            "PUT": lambda request: Put(self, request).run(),
+            "GET": lambda request: get(self, request),
+            "HEAD": lambda request: get(self, request),
+            "POST": lambda request: post(self, request),
+            "DELETE": lambda request: delete(self, request),
+            "REPLICATE": self.replicate,
+        }
+
+    # -- for the verbs -------------------------------------------------------------------------------------------------
+
+    def policy(self, request: Request) -> Policy:
+        """Of X-Backend-Storage-Policy-Index. Raises RequestError 503 for one that is not known here."""
+        text = request.environ.get("HTTP_X_BACKEND_STORAGE_POLICY_INDEX")
+        policy = self.cluster.policies.get(text)
+        if policy is None:
+            raise RequestError(f"No policy with index {(text or '')[:20]}", status=503)
+        return policy
+
+    def place(self, policy: Policy, names: Names) -> Place:
+        """Raises DeviceUnavailable, BadRequest."""
+        check_partition(names.partition)
+        return self.store.place(names.device, self.device_path(names.device), policy, names.partition,
+                                names.account, names.container, names.obj)
+
+    def fragment_of(self, request: Request, policy: Policy) -> tuple[int | None, bool]:
+        """The fragment index that a request names, and whether it is to be durable at once. Raises BadRequest."""
+        if not isinstance(policy, ErasureCodingPolicy):
+            return None, True
+        text = request.environ.get("HTTP_X_BACKEND_SSYNC_FRAG_INDEX")
+        if text is None or text == "None":
+            text = request.environ.get("HTTP_X_OBJECT_SYSMETA_EC_FRAG_INDEX") if request.method == "PUT" else None
+        is_durable = not request.is_true_header("X-Backend-No-Commit")
+        if text is None:
+            return None, is_durable
+        if not (text.isascii() and text.isdigit()) or int(text[:6]) >= policy.fragments:
+            raise BadRequest(f"Invalid fragment index {text[:20]!r}")
+        return int(text), is_durable
+
+    def opens_expired(self, request: Request) -> bool:
+        return request.is_true_header("X-Backend-Open-Expired") or request.is_true_header("X-Backend-Replication")
+
+    def requeue(self, request: Request, place: Place, names: tuple[str, str, str], old: int | None, new: int | None,
+                size: str) -> None:
+        """Bring the expiry queue up to date with a change of X-Delete-At, unless a replicator made it."""
+        if new is not None:
+            self.updater.update_queue("PUT", new, request, place, names, size)
+        if old and old != new:
+            self.updater.update_queue("DELETE", old, request, place, names)
+
+    # -- REPLICATE -----------------------------------------------------------------------------------------------------
+
+    def replicate(self, request: Request) -> Response:
+        """The suffix hashes of a partition, or the order to compute some anew."""
+        names = self.split(request, 2, 3)
+        policy = self.policy(request)
+        device_path = self.device_path(names.device)
+        check_partition(names.partition)
+        if names.account:
+            suffixes = [suffix for suffix in names.account.split("-") if is_suffix(suffix)]
+            self.store.invalidate(names.device, device_path, policy, names.partition, suffixes)
+            found = None
+        else:
+            found = self.store.hashes(names.device, device_path, policy, names.partition)
+        return Response(200, body=plainpickle.dumps(found, 2), content_type="application/octet-stream")
+
+
+def check_partition(partition: str) -> None:
+    """Raises BadRequest for what is no partition number."""
+    if not (partition.isascii() and partition.isdigit()) or len(partition) > 10:
+        raise BadRequest(f"Invalid partition: {partition[:40].encode('unicode_escape').decode()}")
+
+
+def app_factory(global_conf: Mapping[str, str], **local_conf: str) -> ObjectServer:
+    conf = {**global_conf, **local_conf}
+    options = parse(ObjectServerOptions, conf, section="app:object-server")
+    return ObjectServer(options, load_cluster(options.swift_dir), Backend(conn_timeout_s=options.conn_timeout),
+                        logger_for(conf, "object-server"))  # fmt: skip
