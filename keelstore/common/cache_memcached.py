@@ -1,8 +1,9 @@
 """The memcached client, laid out as Swift lays it out so that proxies of both kinds share a cache (``spec: proxy 11.3``).
 
 * The key on the wire is the lower-case hex MD5 of the key's UTF-8.
-* Each server has 50 points on a ring of MD5 values, ``md5hex("<server>-<i>")``; a key goes to the server of the next point
-  at or after it, and on errors to the next distinct servers, ``tries`` in all.
+* Each server has 50 points on a ring of MD5 values, ``md5hex("<server>-<i>")``. A key goes to the server of the *second*
+  point after it, and on errors to the next distinct servers, ``tries`` in all. (The second: observed of Swift 2.38, and
+  what sharing a cache with it depends on.)
 * Values are JSON with flag 2. Flag 1 marks a pickle of long ago: a miss.
 * A server with more than ``error_suppression_limit`` errors in ``error_suppression_interval`` seconds is left alone for
   that long.
@@ -14,7 +15,7 @@ import logging
 import socket
 import ssl
 import time as clock
-from bisect import bisect_left
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -136,7 +137,7 @@ class MemcachedCache:
         return list(self._order(_wire_key(key)))
 
     def _order(self, wire: str) -> Iterator[str]:
-        start = bisect_left(self._points, wire)
+        start = bisect_right(self._points, wire) + 1
         seen: set[str] = set()
         count = len(self._owners)
         for i in range(count):

@@ -8,7 +8,8 @@ What it promises:
 - Every wait is bounded: a head must arrive within ``client_timeout`` from its first byte, a body must move within it.
 
 Beyond WSGI: ``environ["RAW_PATH_INFO"]``; the methods of ``wsgi.input`` in ``httpinput.py``; an answer may have a method
-``file_region() -> (fd, offset, count) | None``: its whole body as part of an open file, sent without passing through Python.
+``file_region() -> (fd, offset, count) | None``: its whole body as part of an open file, sent without passing through Python;
+``file_region_sent()``, if it has that, is called when all of it was sent.
 """
 
 from __future__ import annotations
@@ -80,8 +81,7 @@ class Connection:
                 remote, local = told.source, told.destination
                 is_secure = local[1] == 443
         if self.server.ssl_context is not None:
-            sock = concurrency.wrap_tls(self.stream.sock, self.server.ssl_context)
-            self.stream = Stream(sock, self.stream.timeout)
+            self.stream = self.stream.to_tls(self.server.ssl_context)
             self.wire = Wire(self.stream)
             self.stream.handshake()
             is_secure = True
@@ -328,6 +328,9 @@ class Connection:
             elif region is not None and region[2] == head.length:
                 stream.send_parts([head.data])
                 stream.send_file(*region)
+                told = getattr(result, "file_region_sent", None)
+                if told is not None:
+                    told()
             elif head.chunked:
                 start = head.data
                 while first is not None:

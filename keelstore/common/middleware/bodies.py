@@ -9,6 +9,7 @@ from keelstore.common.errors import KeelstoreError
 from keelstore.common.http import BODYLESS, Environ, WSGIApp
 
 Header = tuple[str, str]
+Region = tuple[int, int, int]  # fd, offset, count: a whole body as part of an open file (see httpconnection)
 
 
 class WrongLength(KeelstoreError):
@@ -61,6 +62,19 @@ def close(body: Any) -> None:
         method()
 
 
+def file_region(body: Any) -> Region | None:
+    """The region of a body that offers one: the server sends it without passing it through Python."""
+    method = getattr(body, "file_region", None)
+    return method() if method is not None else None
+
+
+def file_region_sent(body: Any) -> None:
+    """Tell a body that its region has been sent whole."""
+    method = getattr(body, "file_region_sent", None)
+    if method is not None:
+        method()
+
+
 def promised_length(status: str, headers: list[Header], method: str) -> int | None:
     """The bytes that the body of this answer must have; None when it does not say (chunked)."""
     if method == "HEAD" or int(status[:3]) in BODYLESS:
@@ -90,6 +104,13 @@ class Exact:
             yield part
         if left:
             raise WrongLength(f"the body ended {left} bytes short of its {self._length}")
+
+    def file_region(self) -> Region | None:
+        region = file_region(self._body)
+        return region if region is not None and region[2] == self._length else None
+
+    def file_region_sent(self) -> None:
+        file_region_sent(self._body)
 
     def close(self) -> None:
         close(self._body)

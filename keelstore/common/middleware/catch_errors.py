@@ -16,7 +16,16 @@ from typing import Any, Final
 
 from keelstore.common.http import TRANS_ID, Environ, StartResponse, WSGIApp
 from keelstore.common.logs import logger_for
-from keelstore.common.middleware.bodies import Answer, Exact, close, held_to, promised_length
+from keelstore.common.middleware.bodies import (
+    Answer,
+    Exact,
+    Region,
+    close,
+    file_region,
+    file_region_sent,
+    held_to,
+    promised_length,
+)
 from keelstore.common.options import option, parse
 from keelstore.common.transid import make_trans_id
 
@@ -81,6 +90,12 @@ class _Told:
         except Exception:
             self._log.exception("Error: the body of a response broke off", extra={"txn_id": self._trans_id})
             raise
+
+    def file_region(self) -> Region | None:
+        return file_region(self._body)
+
+    def file_region_sent(self) -> None:
+        file_region_sent(self._body)
 
     def close(self) -> None:
         close(self._body)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from keelstore.common.errors import ConfigError
+from keelstore.common.errors import ClientTimeout, ConfigError
 from keelstore.common.headers import title
 from keelstore.common.http import BODYLESS, SOURCE, Environ, StartResponse, WSGIApp
 from keelstore.common.logs import logger_for
@@ -25,7 +25,7 @@ from keelstore.common.middleware.access_line import (
     LineOptions,
     compile_template,
 )
-from keelstore.common.middleware.bodies import Answer, Exact, WrongLength, close
+from keelstore.common.middleware.bodies import Answer, Exact, Region, WrongLength, close, file_region, file_region_sent
 from keelstore.common.options import not_negative, option, parse
 from keelstore.common.stats import NO_STATS, NoStats, stats_for
 
@@ -205,8 +205,14 @@ class CountedInput:
     def read(self, *args: Any) -> bytes:
         return self._count(self._source.read, args)
 
+    def read1(self, *args: Any) -> bytes:
+        return self._count(self._source.read1, args)
+
     def readline(self, *args: Any) -> bytes:
         return self._count(self._source.readline, args)
+
+    def readlines(self, *args: Any) -> list[bytes]:
+        return list(self)
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(self.readline, b"")
@@ -214,6 +220,8 @@ class CountedInput:
     def _count(self, method: Callable[..., bytes], args: tuple[Any, ...]) -> bytes:
         try:
             data = method(*args)
+        except ClientTimeout:  # there still, but silent: the 408 that follows says so
+            raise
         except Exception:
             self.is_broken = True
             raise
@@ -269,6 +277,14 @@ class LoggedBody:
         if not self._is_logged:
             self._is_logged = True
             self._owner._finish(self._hit, status, self._taken)
+
+    def file_region(self) -> Region | None:
+        region = file_region(self._body)
+        return region if region is not None and region[2] == self._length else None
+
+    def file_region_sent(self) -> None:
+        self._hit.sent = self._length
+        file_region_sent(self._body)
 
     def close(self) -> None:
         close(self._body)

@@ -10,6 +10,7 @@ from keelstore.common.errors import ConfigError
 from keelstore.common.http import Response
 from keelstore.common.middleware.access_line import SECRET_HEADERS, SENSITIVE_HEADERS, LineOptions, compile_template
 from keelstore.common.middleware.bodies import WrongLength
+from keelstore.common.middleware.catch_errors import CatchErrors, CatchErrorsOptions
 from keelstore.common.middleware.proxy_logging import ProxyLogging, ProxyLoggingOptions, filter_factory
 from keelstore.common.stats import NO_STATS
 from test.unit.common.middleware.helpers import Got, Inner, call, make_environ
@@ -398,3 +399,53 @@ def test_factory_prefers_access_options(tmp_path):
 def test_factory_refuses_a_bad_template():
     with pytest.raises(ConfigError):
         filter_factory({}, log_msg_template="{nope}", log_file="-")(Inner())
+
+
+class FileBody:
+    told = closed = 0
+
+    def __init__(self, count=4):
+        self.region = (7, 0, count)
+
+    def file_region(self):
+        return self.region
+
+    def file_region_sent(self):
+        self.told += 1
+
+    def close(self):
+        self.closed += 1
+
+    def __iter__(self):
+        return iter([b"abcd"])
+
+
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_a_file_goes_through_unread(lines, is_sent):
+    body = FileBody()
+    app = CatchErrors(logged(Inner(Response(200, {"Content-Length": "4"}, app_iter=body)), lines), CatchErrorsOptions(),
+                      logging.getLogger("test"))
+    got = Got(app, make_environ(), iterate=False)
+    assert got.raw.file_region() == (7, 0, 4)
+    if is_sent:
+        got.raw.file_region_sent()
+    got.raw.close()
+    found = fields(lines.lines[0])
+    assert (found["status_int"], found["bytes_sent"]) == (("200", "4") if is_sent else ("499", "-"))
+    assert (body.told, body.closed) == (int(is_sent), 1)
+
+
+def test_a_file_of_another_length_is_not_offered_whole(lines):
+    app = CatchErrors(logged(Inner(Response(200, {"Content-Length": "4"}, app_iter=FileBody(5))), lines),
+                      CatchErrorsOptions(), logging.getLogger("test"))
+    got = Got(app, make_environ(), iterate=False)
+    assert got.raw.file_region() is None
+    assert b"".join(got.raw) == b"abcd"
+
+
+def test_read1_is_counted(lines):
+    def app(environ, start_response):
+        environ["wsgi.input"].read1(2)
+        return Response(200)(environ, start_response)
+    call(logged(app, lines), "PUT", body=b"abc")
+    assert fields(lines.lines[0])["bytes_recvd"] == "2"
