@@ -30,7 +30,10 @@ Progress = Callable[[str, float], None]
 SAME_SERVER, SAME_ZONE, SAME_REGION, ANYWHERE = 2, 1, 0, -1
 _CHUNK = 1 << 17     # proposals checked in one go
 _SEARCHED = 256      # slots for which every device is tried, in one go
+_LOT = 2048          # crowded partitions relieved in one go
 _MAX_ROUNDS = 400
+_DETOUR_SLOTS = 1 << 24
+_TRIED = 2048        # slots looked at for one detour
 
 
 @dataclass(frozen=True)
@@ -109,36 +112,36 @@ class _Assignment:
 
     def free_crowded(self) -> tuple[Index, NDArray[np.int32]]:
         """Free one slot of each partition that has too many in some tier and may move. Slots, and who had them."""
+        limited = [depth for depth in range(DEPTHS - 1)
+                   if np.append(self.limits.most[depth], self.rows).min() < self.rows]
         slots: list[Index] = []
+        formers: list[NDArray[np.int32]] = []
         for begin in range(0, self.partitions, _CHUNK):
             part = self.table[:, begin:begin + _CHUNK]
             weight = np.zeros(part.shape, dtype=np.int16)
-            for depth in range(DEPTHS - 1):
+            for depth in limited:
                 most = np.append(self.limits.most[depth], self.rows)
-                if most.min() >= self.rows:
-                    continue
                 number = self.topology.of[depth][part]
                 times = np.zeros(part.shape, dtype=np.int16)
                 for row in range(self.rows):
                     times += number == number[row]
                 weight += (times > most[number]) * (1 << (DEPTHS - depth))
             crowded = np.flatnonzero((weight.max(axis=0) > 0) & self.free[begin:begin + _CHUNK])
-            if not len(crowded):
-                continue
-            devices = part[:, crowded]
-            load = np.append(self.held / np.maximum(self.quotas, 1), 0.0)
-            load = load / max(load.max(), 1.0)
-            noise = self.rng.random(devices.shape) * 0.01
-            row_of = np.argmax(weight[:, crowded] + load[devices] * 0.9 + noise, axis=0)
-            slots.append(row_of * self.partitions + begin + crowded)
+            # In small lots, so that what one lot took from a device tells the next whom to spare.
+            for lot in np.array_split(self.rng.permutation(crowded), len(crowded) // _LOT + 1) if len(crowded) else ():
+                devices = part[:, lot]
+                load = np.append((self.held - self.quotas) / np.maximum(self.quotas, 1), 0.0)
+                load = load / max(np.abs(load).max(), 1.0)
+                noise = self.rng.random(devices.shape) * 0.001
+                row_of = np.argmax(weight[:, lot] + load[devices] * 0.4 + noise, axis=0)
+                part_of = lot + begin
+                slots.append(row_of * self.partitions + part_of)
+                formers.append(self.table[row_of, part_of])
+                self.take_away(row_of, part_of)
+                self.free[part_of] = False
         if not slots:
             return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32)
-        chosen = np.concatenate(slots)
-        row_of, part_of = np.divmod(chosen, self.partitions)
-        former = self.table[row_of, part_of]
-        self.take_away(row_of, part_of)
-        self.free[part_of] = False
-        return chosen, former
+        return np.concatenate(slots), np.concatenate(formers)
 
     def take_away(self, row_of: Index, part_of: Index) -> None:
         np.subtract.at(self.held, self.table[row_of, part_of], 1)
@@ -234,6 +237,10 @@ class _Assignment:
                 moved, seen_all = self.level_round(level, careful, effort)
                 effort = effort * 2 if moved * 2 < surplus else effort
                 idle = 0 if moved > surplus // 100 else idle + (1 if moved or not seen_all else 2)
+        # A detour takes time for one slot; in a table of millions a few slots off are not worth minutes.
+        for _ in range(max(20, min(500, _DETOUR_SLOTS // self.table.size))):
+            if not self.detour():
+                break
 
     def level_round(self, level: int, careful: bool, effort: float) -> tuple[int, bool]:
         """Try to move slots within tiers at ``level``. How many were moved, and whether all that could be were tried."""
@@ -272,6 +279,46 @@ class _Assignment:
         np.add.at(self.held, target, 1)
         self.free[part_of] = False
         return len(row_of), effort > 1e4
+
+    def detour(self) -> bool:
+        """Level one slot by way of a third device, when no slot can go straight: from a device with too many to one that
+        has enough, and a slot of that one to a device with too few. False when there is none, or no need."""
+        surplus, lack = np.maximum(self.held - self.quotas, 0), np.maximum(self.quotas - self.held, 0)
+        if not surplus.any():
+            return False
+        row_of, part_of = self.some_slots(np.append(surplus > 0, False))
+        others = np.append((self.quotas > 0) & (surplus == 0) & (lack == 0), False)
+        via_row, via_part = self.some_slots(others)
+        for target in self.rng.permutation(np.flatnonzero(lack)):
+            good = self.fits(via_row, via_part, np.full(len(via_row), target))
+            first_row, first_part = via_row[good], via_part[good]
+            if not len(first_row):
+                continue
+            via = self.table[first_row, first_part]
+            devices, any_slot = np.unique(via, return_index=True)
+            possible = self.fitting(row_of, part_of, devices.astype(np.int64))
+            found = np.argwhere(possible & (part_of[:, None] != first_part[any_slot][None, :]))
+            if len(found):
+                slot, device = found[self.rng.integers(len(found))]
+                step = any_slot[device]
+                self.move(row_of[slot], part_of[slot], int(devices[device]))
+                self.move(first_row[step], first_part[step], int(target))
+                return True
+        return False
+
+    def some_slots(self, wanted: Bools) -> tuple[Index, Index]:
+        """Random slots, of partitions that may move, on any of the wanted devices; not more than can be tried at once."""
+        found = np.flatnonzero(wanted[self.table] & self.free)
+        if len(found) > _TRIED:
+            found = self.rng.choice(found, _TRIED, replace=False)
+        row_of, part_of = np.divmod(self.rng.permutation(found), self.partitions)
+        return row_of, part_of
+
+    def move(self, row: int, part: int, device: int) -> None:
+        self.held[self.table[row, part]] -= 1
+        self.held[device] += 1
+        self.table[row, part] = device
+        self.free[part] = False
 
     def sample(self, useful: Bools, surplus: Index, effort: float) -> tuple[Index, Index]:
         """A random lot of slots of the useful devices, about ``effort`` times what each has too many."""

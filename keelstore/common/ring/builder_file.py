@@ -185,7 +185,7 @@ def decode(data: bytes, path: str = "builder") -> BuilderState:
     """What the bytes of a builder file say. Raises RingFileError."""
     try:
         return _state(_fields(data))
-    except (KeyError, TypeError, ValueError, OverflowError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, IndexError, AttributeError) as error:
         text = f"has no {error}" if isinstance(error, KeyError) else str(error)
         raise RingFileError(path, f"Ring Builder file is invalid: {text}") from None
 

@@ -117,6 +117,8 @@ def load(path: str) -> RingData:
 
 def decode(data: bytes, path: str = "ring") -> RingData:
     """The ring in the bytes of a ring file; ``path`` is for the text of a RingFileError."""
+    if not data:
+        raise RingFileError(path, "is empty")
     try:
         raw = gzip.decompress(data)
     except EOFError:
