@@ -270,5 +270,5 @@ def test_a_missing_ring_stops_the_start(tmp_path):
     from keelstore.proxy.app import app_factory
 
     (tmp_path / "keelstore.conf").write_text("[swift-hash]\nswift_hash_path_suffix = x\n")
-    with pytest.raises(ConfigError, match="account.ring.gz"):
+    with pytest.raises(ConfigError, match=r"account\.ring\.gz"):
         app_factory({}, swift_dir=str(tmp_path))
