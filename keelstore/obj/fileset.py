@@ -101,7 +101,7 @@ def _current_metas(metas: list[StoredFile], obsolete: list[StoredFile]) -> list[
     typed = max((file for file in rest if file.ctype_timestamp is not None),
                 key=lambda file: (file.ctype_timestamp, file.timestamp, file.name), default=None)
     kept = [newest]
-    if typed and typed.ctype_timestamp and (
+    if typed is not None and typed.ctype_timestamp is not None and (
         newest.ctype_timestamp is None or typed.ctype_timestamp > newest.ctype_timestamp
     ):
         kept = [typed] if typed.timestamp == newest.timestamp else [newest, typed]
@@ -221,7 +221,6 @@ def _with_attrs(found: FileSet, attrs: list[StoredFile]) -> FileSet:
     kept = {(file.timestamp, file.fragment) for members in found.fragments.values() for file in members}
     if found.data:
         kept.add((found.data.timestamp, found.data.fragment))
-    newest = found.tombstone.timestamp if found.tombstone else found.durable
     obsolete, reclaimable = list(found.obsolete), list(found.reclaimable)
     own = None
     for file in sorted(attrs, key=_order):
@@ -232,7 +231,9 @@ def _with_attrs(found: FileSet, attrs: list[StoredFile]) -> FileSet:
             reclaimable.append(file)
         elif key in kept:
             continue
-        elif key in gone or (newest is not None and file.timestamp < newest):
+        elif key in gone or (found.durable is not None and file.timestamp < found.durable):
+            obsolete.append(file)
+        elif found.tombstone and file.timestamp <= found.tombstone.timestamp:
             obsolete.append(file)
         else:
             reclaimable.append(file)
