@@ -286,6 +286,7 @@ def rebalance(session: Session) -> int:
     builder = session.builder
     if builder.next_part_power is not None:
         raise Refused("Partition power increase in progress.\nYou need to finish the increase first before rebalancing.")
+    left = builder.min_part_seconds_left(session.now)  # now: the rebalance itself starts the time anew
     was_changed, old_balance, old_dispersion = builder.devices_changed, builder.balance(), builder.dispersion or 0.0
     try:
         with ProgressLine(sys.stderr, options.debug) as line:
@@ -298,7 +299,6 @@ def rebalance(session: Session) -> int:
     if not options.force:
         if not done.changed and not done.removed:
             say("No partitions could be reassigned.")
-            left = builder.min_part_seconds_left(session.now)
             say(f"The time between rebalances must be at least min_part_hours: {builder.min_part_hours} hours "
                 f"({timedelta(seconds=left)} remaining)" if left else "There is no need to do so at this time")
             return EXIT_WARNING

@@ -211,5 +211,5 @@ def test_a_builder_out_of_a_ring():
     built = rebalanced(cluster(), replicas=2.5)
     again = RingBuilder.from_ring(built.ring(), 24)
     assert (again.table == built.table).all() and again.replicas == 2.5 and again.version == built.version
-    assert [dev for dev in again] == [dev for dev in built] and again.min_part_hours == 24 and again.id is None
+    assert list(again) == list(built) and again.min_part_hours == 24 and again.id is None
     again.validate()

@@ -79,7 +79,7 @@ def test_many_devices_have_wide_ids(tmp_path):
 def test_every_pickle_protocol_is_read(protocol):
     fields = fields_of(rebalanced(cluster()))
     state = builder_file.decode(pickle.dumps(fields, protocol=protocol))
-    assert [row.tolist() for row in state.table] == [row.tolist() for row in fields["_replica2part2dev"]]
+    assert state.table is not None and [row.tolist() for row in state.table] == [row.tolist() for row in fields["_replica2part2dev"]]
 
 
 def test_old_files_lack_fields():
@@ -94,6 +94,7 @@ def test_old_files_lack_fields():
     state = builder_file.decode(pickle.dumps(fields))
     assert (state.overload, state.last_moves_epoch, state.id, state.dispersion) == (0.0, 0, None, None)
     dev = state.devices[0]
+    assert dev is not None
     assert (dev.region, dev.meta, dev.replication_ip, dev.replication_port) == (1, "", dev.ip, dev.port)
 
 
@@ -104,7 +105,7 @@ def test_very_old_files_hold_an_object(monkeypatch):
     old = type("RingBuilder", (), {"__module__": "swift.common.ring.builder"})
     for name in ("swift", "swift.common", "swift.common.ring", "swift.common.ring.builder"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    sys.modules["swift.common.ring.builder"].RingBuilder = old
+    monkeypatch.setattr(sys.modules["swift.common.ring.builder"], "RingBuilder", old, raising=False)
     instance = old()
     instance.__dict__.update(fields)
     for protocol in (0, 1, 2):
@@ -114,18 +115,19 @@ def test_very_old_files_hold_an_object(monkeypatch):
 def test_last_moves_may_be_a_list():
     fields = fields_of(rebalanced(cluster(), part_power=2))
     fields["_last_part_moves"] = [1, 2, 3, 4]
-    assert builder_file.decode(pickle.dumps(fields)).last_moves.tolist() == [1, 2, 3, 4]
+    moves = builder_file.decode(pickle.dumps(fields)).last_moves
+    assert moves is not None and moves.tolist() == [1, 2, 3, 4]
 
 
 def test_the_id_comes_with_the_first_save_and_stays(tmp_path):
     built = rebalanced(cluster())
     with pytest.raises(RingFileError):
         built.save(str(tmp_path / "nowhere" / "x.builder"))
-    assert built.id is None
+    assert not built.id
     path = str(tmp_path / "x.builder")
     built.save(path)
     first = built.id
-    assert len(first) == 32 and RingBuilder.load(path).id == first
+    assert first is not None and len(first) == 32 and RingBuilder.load(path).id == first
     built.save(path)
     assert built.id == first
 

@@ -121,7 +121,7 @@ def test_handoffs_are_found_lazily():
             return self.row[place]
 
     ring = Ring(data)
-    ring.rows = tuple(Row(row) for row in data.rows)
+    ring.rows = tuple(Row(row) for row in data.rows)  # type: ignore[misc]
     assert len(list(itertools.islice(ring.handoffs(77), 3))) == 3
     assert seen < 100
 
