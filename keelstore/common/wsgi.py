@@ -39,6 +39,7 @@ from keelstore.common.paste_config import Component, Configuration, pipeline_of,
 
 log = logging.getLogger("keelstore.config")
 
+STORAGE_KINDS = ("account", "container", "object")
 AUTHENTICATION = ("tempauth", "keystoneauth", "authtoken")
 _FRONT = ("catch_errors", "gatekeeper", "proxy_logging")
 MANDATORY: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -123,6 +124,10 @@ def load(path: str) -> Service:
     addresses = listen_addresses(kind, options, cluster, config)
     if not options.allow_placeholder_secrets:
         check_secrets(filters, cluster, addresses, config)
+    if kind in STORAGE_KINDS:  # the proxy and the filters look for themselves
+        module = sys.modules[app.origin.partition(":")[0]]
+        classes = [value for name, value in vars(module).items() if name.endswith("Options")]
+        warn_of_unknown_in(app.local_conf, classes, config.path, app.section)
     wsgi_app = build(filters, app, config)
     return Service(kind, name, config, options, connections, process, addresses, wsgi_app, logger,
                    tls_context(options, config),
@@ -308,7 +313,7 @@ def listen_addresses(kind: str, options: ListenOptions, cluster: Cluster,
     port = options.bind_port or 0
     if options.bind_ip:
         return ((options.bind_ip, port),)
-    if kind not in ("account", "container", "object"):
+    if kind not in STORAGE_KINDS:
         return (("0.0.0.0", port),)
     from keelstore.common.ring.ring import RingFile
 

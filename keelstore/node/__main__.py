@@ -16,9 +16,10 @@ from typing import NoReturn  # noqa: E402
 from keelstore.common import logs  # noqa: E402
 from keelstore.common.daemon import AlreadyRunning  # noqa: E402
 from keelstore.common.errors import ConfigError, KeelstoreError, RingError  # noqa: E402
+from keelstore.common.wsgi import STORAGE_KINDS  # noqa: E402
 from keelstore.node.command import own_command  # noqa: E402
 from keelstore.node.listeners import BindError  # noqa: E402
-from keelstore.node.roles import STORAGE_KINDS, load_node, load_role  # noqa: E402
+from keelstore.node.roles import load_node, load_role  # noqa: E402
 from keelstore.node.supervisor import Inherited, Supervisor  # noqa: E402
 
 

@@ -13,8 +13,6 @@ from keelstore.common.options import not_negative, option, parse
 from keelstore.common.paste_config import Configuration, read_config
 from keelstore.common.wsgi import Service, cpu_count, load, warn_of_unknown_in
 
-STORAGE_KINDS = ("account", "container", "object")
-
 
 @dataclass(frozen=True)
 class NodeOptions:

@@ -18,9 +18,9 @@ from keelstore.common import concurrency
 from keelstore.common.backend import serve_locally
 from keelstore.common.daemon import die_with_parent, set_priority
 from keelstore.common.httpserver import Server
-from keelstore.common.wsgi import Service, reached_as
+from keelstore.common.wsgi import STORAGE_KINDS, Service, reached_as
 from keelstore.node.listeners import Counts, SharedListener
-from keelstore.node.roles import STORAGE_KINDS, Program
+from keelstore.node.roles import Program
 
 FAST, GRACEFUL = (signal.SIGTERM, signal.SIGINT), (signal.SIGHUP, signal.SIGUSR1)
 _GRACE_S = 5  # after the drain, before the kernel ends a worker that does not end by itself

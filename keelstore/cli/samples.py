@@ -1,0 +1,208 @@
+"""Sample configurations and the option reference, made from the option classes.
+
+``python -m keelstore.cli.samples`` writes ``etc/*.conf-sample`` and ``doc/admin/options.md``; with ``--check`` it only tells,
+by its status, whether they are current (``test/unit/test_structure.py`` asks that too).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from keelstore.account.options import AccountServerOptions
+from keelstore.cli.layout import OFFSETS
+from keelstore.common.daemon import ProcessOptions
+from keelstore.common.httpserver import ServerOptions
+from keelstore.common.limits import Limits
+from keelstore.common.logs import LogOptions
+from keelstore.common.middleware.cache import CacheOptions
+from keelstore.common.middleware.catch_errors import CatchErrorsOptions
+from keelstore.common.middleware.copy import CopyOptions
+from keelstore.common.middleware.gatekeeper import GatekeeperOptions
+from keelstore.common.middleware.healthcheck import HealthcheckOptions
+from keelstore.common.middleware.listing_formats import ListingFormatsOptions
+from keelstore.common.middleware.proxy_logging import ProxyLoggingOptions
+from keelstore.common.middleware.ratelimit import RatelimitOptions
+from keelstore.common.middleware.recon import ReconOptions
+from keelstore.common.middleware.tempauth import TempAuthOptions
+from keelstore.common.options import OptionDoc, document
+from keelstore.common.stats import StatsdOptions
+from keelstore.common.wsgi import ListenOptions
+from keelstore.container.options import ContainerServerOptions
+from keelstore.node.roles import NodeOptions
+from keelstore.obj.options import ObjectServerOptions
+from keelstore.proxy.options import PolicyOptions, ProxyOptions
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+DEFAULT = (ListenOptions, ServerOptions, ProcessOptions, LogOptions, StatsdOptions)
+REFERENCE = os.path.join("doc", "admin", "options.md")
+_WIDTH = 100
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of a sample: lines that count (``text``), then the options of ``classes``, commented out."""
+
+    name: str
+    classes: Sequence[type] = ()
+    text: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Sample:
+    name: str
+    about: str
+    sections: Sequence[Section]
+
+
+def _filter(name: str, entry: str, cls: type, note: str = "", text: str = "") -> Section:
+    return Section(f"filter:{name}", (cls,), f"use = egg:keelstore#{entry}\n{text}", note)
+
+
+def _storage(kind: str, cls: type) -> Sample:
+    return Sample(f"{kind}-server.conf", f"The {kind} server.", (
+        Section("DEFAULT", DEFAULT, f"bind_port = {8080 - OFFSETS[kind]}\n"),
+        Section("pipeline:main", text=f"pipeline = healthcheck recon {kind}-server\n"),
+        Section(f"app:{kind}-server", (cls,), f"use = egg:keelstore#{kind}\n"),
+        _filter("healthcheck", "healthcheck", HealthcheckOptions),
+        _filter("recon", "recon", ReconOptions),
+    ))
+
+
+_PIPELINE = "catch_errors gatekeeper healthcheck proxy-logging cache listing_formats ratelimit tempauth copy proxy-logging"
+
+SAMPLES = (
+    Sample("keelstore.conf", "The cluster file: what every node must agree on. swift.conf is read in its place.", (
+        Section("swift-hash", note="Where everything is stored follows from these two. Put in long random texts, the same on "
+                "every node, before anything is stored, and never change them.",
+                text="swift_hash_path_prefix = changeme\nswift_hash_path_suffix = changeme\n"),
+        Section("storage-policy:0", text="name = gold\npolicy_type = replication\ndefault = yes\n",
+                note="Its ring is object.ring.gz. Never change a policy's number once it is used."),
+        Section("storage-policy:1", note="Its ring is object-1.ring.gz.",
+                text="name = ec42\npolicy_type = erasure_coding\nec_type = isa_l_rs_vand\nec_num_data_fragments = 4\n"
+                     "ec_num_parity_fragments = 2\n# ec_object_segment_size = 1048576\n# ec_duplication_factor = 1\n"
+                     "# aliases =\n# deprecated = no\n"),
+        Section("swift-constraints", (Limits,)),
+    )),
+    Sample("node.conf", "A node: one process group that serves several roles (keelstore-node).", (
+        Section("node", (NodeOptions, ProcessOptions, LogOptions),
+                "roles = proxy-server.conf, account-server.conf, container-server.conf, object-server.conf\n"),
+    )),
+    Sample("proxy-server.conf", "The proxy server.", (
+        Section("DEFAULT", DEFAULT, "bind_port = 8080\n"),
+        Section("pipeline:main", text=f"pipeline = {_PIPELINE} proxy-server\n"),
+        Section("app:proxy-server", (ProxyOptions,), "use = egg:keelstore#proxy\naccount_autocreate = true\n"),
+        Section("proxy-server:policy:0", (PolicyOptions,), note="What differs for one policy, by its number."),
+        _filter("catch_errors", "catch_errors", CatchErrorsOptions),
+        _filter("gatekeeper", "gatekeeper", GatekeeperOptions),
+        _filter("healthcheck", "healthcheck", HealthcheckOptions),
+        _filter("proxy-logging", "proxy_logging", ProxyLoggingOptions),
+        _filter("cache", "memcache", CacheOptions),
+        _filter("listing_formats", "listing_formats", ListingFormatsOptions),
+        _filter("ratelimit", "ratelimit", RatelimitOptions),
+        _filter("tempauth", "tempauth", TempAuthOptions,
+                "Users: user_ACCOUNT_USER = KEY [GROUP...] [STORAGE URL]. The group .admin makes an owner of the account, "
+                ".reseller_admin one of all accounts. With names in base64 without '=': user64_ACCOUNT_USER.",
+                "# reseller_prefix = AUTH\n# SERVICE_require_group = service\n# user_keel_admin = PUT-A-KEY-HERE .admin\n"
+                "# fernet_key_1 = 32 random bytes in url-safe base64\n"),
+        _filter("copy", "copy", CopyOptions),
+    )),
+    _storage("account", AccountServerOptions),
+    _storage("container", ContainerServerOptions),
+    _storage("object", ObjectServerOptions),
+)
+
+
+def options_of(section: Section) -> list[OptionDoc]:
+    """Each option once, the first class that has it, without those that the section sets."""
+    found: dict[str, OptionDoc] = {}
+    for cls in section.classes:
+        for doc in document(cls):
+            found.setdefault(doc.name, doc)
+    given = {line.partition("=")[0].strip("# ") for line in section.text.splitlines()}
+    return [doc for doc in found.values() if doc.name not in given]
+
+
+def render(sample: Sample) -> str:
+    """The text of a sample file."""
+    lines = [f"# {sample.about}", "#",
+             "# Options that are commented out show their defaults. Generated by 'python -m keelstore.cli.samples'."]
+    for section in sample.sections:
+        lines += ["", f"[{section.name}]"]
+        lines += textwrap.wrap(section.note, _WIDTH, initial_indent="# ", subsequent_indent="# ")
+        lines += section.text.splitlines()
+        for doc in options_of(section):
+            lines += ["", *textwrap.wrap(doc.help, _WIDTH, initial_indent="# ", subsequent_indent="# "),
+                      f"# {doc.name} = {doc.default}".rstrip()]
+    return "\n".join(lines) + "\n"
+
+
+def reference() -> str:
+    """The option reference in Markdown."""
+    lines = ["# Option reference", "",
+             "Generated from the option classes by `python -m keelstore.cli.samples`; [configuration](configuration.md) tells "
+             "how files are read.", ""]
+    seen: set[tuple[type, ...]] = set()
+    for sample in SAMPLES:
+        lines += [f"## {sample.name}", ""]
+        for section in sample.sections:
+            if not section.classes:
+                continue
+            classes = tuple(section.classes)
+            lines += [f"### [{section.name}]", ""]
+            if classes in seen:
+                lines += ["As above.", ""]
+                continue
+            seen.add(classes)
+            lines += ["| option | default | |", "|---|---|---|"]
+            docs = options_of(Section(section.name, section.classes))
+            lines += [f"| {doc.name} | {_cell(doc.default)} | {_cell(doc.help)} |" for doc in docs]
+            lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def files() -> dict[str, str]:
+    """Path below the checkout to text, of everything that is generated."""
+    found = {os.path.join("etc", f"{sample.name}-sample"): render(sample) for sample in SAMPLES}
+    found[REFERENCE] = reference()
+    return found
+
+
+def stale(root: str = ROOT) -> list[str]:
+    """The generated files that are missing or not current."""
+    bad = []
+    for path, text in files().items():
+        try:
+            with open(os.path.join(root, path), encoding="utf-8") as file:
+                if file.read() == text:
+                    continue
+        except FileNotFoundError:
+            pass
+        bad.append(path)
+    return bad
+
+
+def main(arguments: Sequence[str]) -> int:
+    if "--check" in arguments:
+        bad = stale()
+        for path in bad:
+            print(f"not current: {path}", file=sys.stderr)
+        return 1 if bad else 0
+    for path, text in files().items():
+        os.makedirs(os.path.join(ROOT, os.path.dirname(path)), exist_ok=True)
+        with open(os.path.join(ROOT, path), "w", encoding="utf-8") as file:
+            file.write(text)
+        print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
