@@ -191,7 +191,8 @@ def faked_listing(request: ProxyRequest) -> Response:
         "X-Backend-Fake-Account-Listing": "yes",
         "Content-Type": "application/json; charset=utf-8",
     }
-    return Response(200, headers, body=b"[]")
+    # Swift fakes a HEAD as 200; a client that asks for an account twice should not see it change from 200 to 204
+    return Response(204 if request.method == "HEAD" else 200, headers, body=b"" if request.method == "HEAD" else b"[]")
 
 
 def show_account_acl(request: ProxyRequest, headers: Headers) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -275,6 +276,8 @@ def app_factory(global_conf: dict[str, str], **local_conf: str) -> ProxyApp:
     sections = read_config(file).sections if file else {}
     by_policy = policy_options(options, cluster.policies, sections, file)
     rings = Rings(cluster)
+    if options.write_legacy_ec_crc is not None:
+        os.environ["LIBERASURECODE_WRITE_LEGACY_CRC"] = "1" if options.write_legacy_ec_crc else "0"
     publish(options, cluster)
     return ProxyApp(options, cluster, rings, Backend(conn_timeout_s=options.conn_timeout),
                     logs.logger_for(conf, "proxy-server"), by_policy, stats=stats_for(conf, "proxy-server"))

@@ -24,10 +24,13 @@ from keelstore.proxy.fanout import outcome, to_quorum
 from keelstore.proxy.placement import share_updates
 from keelstore.proxy.reader import Reading, Target
 from keelstore.proxy.request import ProxyRequest, Verb, allow_header, common_headers
+from keelstore.proxy.sharded import list_shards
 
 if TYPE_CHECKING:
     from keelstore.proxy.app import ProxyApp
 
+_AUTO = {"X-Backend-Record-Type": "auto", "X-Backend-Record-Shard-Format": "namespace",
+         "X-Backend-Include-Deleted": "false"}
 MAX_UPDATE_BODY = 64 << 20  # of the private UPDATE: 10,000 rows of the longest names
 SHARDING_SYSMETA = "X-Container-Sysmeta-Sharding"
 
@@ -92,13 +95,20 @@ class ContainerController:
         return response
 
     def listing(self, request: ProxyRequest, query: str) -> Response:
-        """GET or HEAD from the container servers."""
+        """GET or HEAD from the container servers, and from the shards when the container has them."""
         app = self.app
         ring, part, path = self._place(request)
         headers = common_headers(request, app.headers["container"].forwarded(request.environ))
+        may_shard = request.method == "GET" and headers.get("X-Backend-Record-Type", "").lower() not in ("object", "shard")
+        if may_shard:
+            dict.update(headers, _AUTO)
+            query = f"{query}&states=listing"
         reading = Reading(app, request, Target("container", part, path, headers, query, request.method),
                           app.nodes("container", ring, part), app.options.rebalance_missing_suppression_count)
-        return reading.run(reading.nodes.primary_count if app.options.concurrent_gets else 1, stagger_s(app, None))
+        response = reading.run(reading.nodes.primary_count if app.options.concurrent_gets else 1, stagger_s(app, None))
+        if may_shard and response.is_success and response.headers.get("X-Backend-Record-Type", "").lower() == "shard":
+            return list_shards(app, request, response)
+        return response
 
     # -- writing -------------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from keelstore.common.headers import Headers, is_true, wire_to_text
 from keelstore.common.http import Response
 from keelstore.common.info import ContainerInfo
 from keelstore.common.limits import check_metadata, check_name_length, check_size, is_utf8
+from keelstore.common.names import quoted
 from keelstore.common.policy import Policy
 from keelstore.common.quorum import quorum_size
 from keelstore.common.timestamp import normalize_delete_at
@@ -23,12 +24,13 @@ from keelstore.proxy.options import node_count, write_affinity
 from keelstore.proxy.placement import Nodes, order_for_delete, order_for_write, share_updates, updates_needed
 from keelstore.proxy.reader import Reading, Target
 from keelstore.proxy.request import ProxyRequest, Verb, allow_header, common_headers
+from keelstore.proxy.sharded import shard_for
 
 if TYPE_CHECKING:
     from keelstore.proxy.app import ProxyApp
 
 POLICY_KEY = "HTTP_X_BACKEND_STORAGE_POLICY_INDEX"
-_WHOLE = re.compile(r"\A\s*[+-]?[0-9]{1,20}\s*\Z")
+_WHOLE = re.compile(r"\A\s*[+-]?[0-9]{1,4000}\s*\Z")
 
 
 class ObjectController:
@@ -230,7 +232,8 @@ class ObjectController:
         """One set of headers for each object server, with the container servers that it is to tell."""
         app, replication = self.app, request.uses_replication_network
         ring = app.rings.container.current()
-        part = ring.partition(app.cluster.hash_path.digest(request.account, request.container))
+        shard = shard_for(app, request, info)
+        part = ring.partition(app.cluster.hash_path.digest(*(shard or (request.account, request.container))))
         primaries = ring.primaries(part)
         needed = updates_needed(len(primaries), count, policy.write_quorum(count))
         put, found = dict.__setitem__, []
@@ -244,6 +247,8 @@ class ObjectController:
                 put(own, "X-Container-Host", ",".join([host_of(node, replication) for node in share]))
                 put(own, "X-Container-Device", ",".join([node.device for node in share]))
                 put(own, "X-Container-Root-Db-State", info.sharding_state)
+                if shard is not None:
+                    put(own, "X-Backend-Quoted-Container-Path", quoted(f"{shard[0]}/{shard[1]}"))
             found.append(own)
         delete_at = request.environ.get("HTTP_X_DELETE_AT")
         if delete_at and request.method in ("PUT", "POST"):

@@ -101,8 +101,9 @@ class Reading:
             response.drain()
             return False
         if status == 404:
-            if not proven:
+            if not node.is_handoff:
                 self._missing += 1
+            if not proven:
                 if self._suppressed > 0:
                     self._suppressed -= 1
                     response.drain()
@@ -162,7 +163,7 @@ class Reading:
             return found
         answer = outcome(self._answers)
         if answer.status == 404 and self._missing < quorum_size(self.nodes.primary_count):
-            if not any(has_timestamp(found.headers) for found in self._answers if found.status == 404):
+            if not self.is_object or self._floor is None:  # no tombstone proves it
                 self.app.logger.warning("%s %s: too few primaries know that it is not there", self.target.method,
                                         self.target.path)
                 return Response(503)
