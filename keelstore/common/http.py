@@ -302,7 +302,7 @@ class Response:
                 body = b""
                 if self.status >= 300 and self.status not in BODYLESS and "Content-Length" not in headers:
                     body = self._explain(environ)
-            if "Content-Type" not in headers and self.status not in BODYLESS:
+            if "Content-Type" not in headers:
                 dict.__setitem__(headers, "Content-Type", "text/html; charset=UTF-8")
             if self.status == 204 or body or "Content-Length" not in headers:
                 dict.__setitem__(headers, "Content-Length", str(len(body)))
