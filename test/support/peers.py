@@ -3,25 +3,31 @@
 The files are the same for both, as an operator of Swift would have written them. Swift itself comes from a virtual environment
 of its own, is only ever run, and finds its cluster file through a small program (:data:`SWIFT_RUNNER`), since it looks for it
 in /etc otherwise.
+
+A *site* is one account, one container and one object server with some devices; the rings see each device as a zone of its own.
 """
 
 from __future__ import annotations
 
 import getpass
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote
 
+from keelstore.common.cluster import load_cluster
+from keelstore.common.names import HashPath
 from keelstore.common.ring import format as ring_format
 from keelstore.common.ring.builder import RingBuilder
 from keelstore.common.ring.devices import RingDevice
+from keelstore.common.ring.ring import Node, Ring, RingFile
+from test.support.client import Endpoint
 from test.support.processes import Process, free_ports
 
 KINDS = ("object", "container", "account")
 OURS, SWIFT = "keelstore", "swift"
-DEVICES = ("d1", "d2", "d3", "d4")
 PREFIX, SUFFIX = "interop-prefix", "interop-suffix"
 
 SWIFT_RUNNER = '''
@@ -62,7 +68,7 @@ mount_check = false
 disable_fallocate = true
 bind_ip = 127.0.0.1
 bind_port = {port}
-workers = 1
+workers = 0
 user = {user}
 swift_dir = {swift_dir}
 recon_cache_path = {home}
@@ -95,7 +101,8 @@ pipeline = catch_errors gatekeeper healthcheck proxy-logging cache listing_forma
 use = egg:swift#proxy
 account_autocreate = true
 allow_account_management = true
-error_suppression_interval = 1
+node_timeout = {node_timeout}
+error_suppression_interval = {suppression}
 
 [filter:catch_errors]
 use = egg:swift#catch_errors
@@ -114,45 +121,55 @@ use = egg:swift#memcache
 memcache_servers = 127.0.0.1:{memcached}
 [filter:tempauth]
 use = egg:swift#tempauth
-reseller_prefix = AUTH
+reseller_prefix = AUTH, SERVICE
+SERVICE_require_group = service
 user_admin_admin = admin .admin .reseller_admin
 user_test_tester = testing .admin
+user_test_tester2 = testing2 .admin
+user_test_tester3 = testing3
 user_test2_tester2 = testing2 .admin
+user_test5_tester5 = testing5 service
 """
 
 
 @dataclass
 class Peers:
-    """A cluster directory below ``home`` whose servers may be started as either make.
-
-    ``halves`` are two sets of storage servers: devices d1 and d2 of the rings live on the ports of the first, d3 and d4 on
-    those of the second.
-    """
+    """A cluster directory below ``home`` whose servers may be started as either make."""
 
     home: Path
-    swift_python: str
+    swift_python: str = ""
+    sites: int = 2
+    devices_per_site: int = 2
+    node_timeout: float = 10
+    suppression: float = 0.1  # short, so that a test need not wait for a server that is back to be used again
     running: dict[tuple[str, int], Process] = field(default_factory=dict)
-    halves: tuple[dict[str, int], dict[str, int]] = field(init=False)
+    ports: list[dict[str, int]] = field(init=False)
     proxies: dict[str, int] = field(init=False)
     memcached: int = field(init=False)
 
     def __post_init__(self) -> None:
-        ports = free_ports(9)
-        self.halves = dict(zip(KINDS, ports[0:3])), dict(zip(KINDS, ports[3:6]))
-        self.proxies = {OURS: ports[6], SWIFT: ports[7]}
-        self.memcached = ports[8]
-        for device in DEVICES:
+        free = free_ports(3 * self.sites + 3)
+        self.ports = [dict(zip(KINDS, free[3 * site:3 * site + 3])) for site in range(self.sites)]
+        self.proxies = {OURS: free[-3], SWIFT: free[-2]}
+        self.memcached = free[-1]
+        for device in self.device_names:
             (self.devices / device).mkdir(parents=True)
         self.swift_dir.mkdir()
         (self.swift_dir / "swift.conf").write_text(CLUSTER_FILE)
         self.runner.write_text(SWIFT_RUNNER)
         for name, kind, replicas in (("account", "account", 3), ("container", "container", 3), ("object", "object", 3), ("object-1", "object", 2)):
             builder = RingBuilder(6, replicas, 1)
-            for number, device in enumerate(DEVICES):
-                port = self.halves[number // 2][kind]
+            for number, device in enumerate(self.device_names):
+                port = self.ports[number // self.devices_per_site][kind]
                 builder.add_device(RingDevice(1, number + 1, "127.0.0.1", port, device, 100.0, "127.0.0.1", port))
             builder.rebalance(0.0, seed=name)
             ring_format.save(builder.ring(), str(self.swift_dir / f"{name}.ring.gz"))
+
+    # -- places --------------------------------------------------------------------------------------------------------
+
+    @property
+    def device_names(self) -> list[str]:
+        return [f"d{number + 1}" for number in range(self.sites * self.devices_per_site)]
 
     @property
     def devices(self) -> Path:
@@ -166,48 +183,90 @@ class Peers:
     def runner(self) -> Path:
         return self.home / "run-swift.py"
 
+    def ring(self, name: str) -> Ring:
+        return RingFile(str(self.swift_dir / f"{name}.ring.gz")).current()
+
+    @property
+    def hash_path(self) -> HashPath:
+        return load_cluster(str(self.swift_dir)).hash_path
+
+    def places(self, kind: str, *names: str, policy: int = 0) -> tuple[int, tuple[Node, ...], list[Node]]:
+        """Partition, primaries and handoffs of an account, a container or an object."""
+        ring = self.ring(f"object-{policy}" if kind == "object" and policy else kind)
+        part = ring.partition(self.hash_path.digest(*names))
+        return part, ring.primaries(part), list(ring.handoffs(part))
+
+    def site_of(self, node: Node) -> int:
+        return next(site for site, ports in enumerate(self.ports) if node.port in ports.values())
+
+    def on_disk(self, node: Node, part: int, *names: str, folder: str = "objects") -> Path:
+        """The hash directory of something on a device."""
+        digest = self.hash_path.digest(*names).hex()
+        return self.devices / node.device / folder / str(part) / digest[-3:] / digest
+
+    @staticmethod
+    def direct(node: Node, part: int, *names: str) -> tuple[Endpoint, str]:
+        """Where to ask a storage server itself, and for what."""
+        path = "/".join(quote(name, safe="/" if number == 2 else "") for number, name in enumerate(names))
+        return Endpoint(node.ip, node.port), f"/{node.device}/{part}/{path}"
+
+    # -- processes -----------------------------------------------------------------------------------------------------
+
     def command(self, make: str, kind: str, conf: Path) -> list[str]:
         if make == OURS:
             return [sys.executable, "-m", "keelstore.node", "--role", kind, str(conf)]
         return [self.swift_python, str(self.runner), str(self.swift_dir / "swift.conf"), f"{kind}-server", str(conf)]
 
+    def log_of(self, make: str, kind: str, port: int) -> Path:
+        return self.home / f"{make}-{kind}-{port}.log"
+
     def _start(self, make: str, kind: str, port: int, text: str, **values: object) -> None:
         name = f"{make}-{kind}-{port}"
-        log = f"log_file = {self.home / name}.log" if make == OURS else f"log_name = {name}"
+        log = f"log_file = {self.log_of(make, kind, port)}" if make == OURS else f"log_name = {name}"
         conf = self.home / f"{name}.conf"
         conf.write_text(text.format(kind=kind, port=port, home=self.home, devices=self.devices, swift_dir=self.swift_dir, log=log,
                                     user=getpass.getuser(), **values))
         process = Process(self.command(make, kind, conf), self.home / f"{name}.out", {"PYTHONPATH": ""} if make == SWIFT else {})
         self.running[kind, port] = process.start()
 
-    def start_half(self, half: int, make: str, kinds: tuple[str, ...] = KINDS) -> None:
-        for kind in kinds:
-            self._start(make, kind, self.halves[half][kind], STORAGE_CONF)
-        for kind in kinds:
-            self.running[kind, self.halves[half][kind]].wait_for("127.0.0.1", self.halves[half][kind])
+    def start(self, *sites: int, make: str = OURS, kinds: Sequence[str] = KINDS) -> None:
+        """Start the storage servers of sites that do not run yet."""
+        wanted = [(kind, self.ports[site][kind]) for site in sites for kind in kinds]
+        fresh = [key for key in wanted if key not in self.running]
+        for kind, port in fresh:
+            self._start(make, kind, port, STORAGE_CONF)
+        for key in fresh:
+            self.running[key].wait_for("127.0.0.1", key[1])
 
-    def start_proxies(self) -> None:
+    def start_proxies(self, *makes: str) -> None:
         memcached = Process(["memcached", "-l", "127.0.0.1", "-p", str(self.memcached), "-u", getpass.getuser(), "-m", "32"], self.home / "memcached.out")
         self.running["memcached", self.memcached] = memcached.start().wait_for("127.0.0.1", self.memcached)
-        for make, port in self.proxies.items():
-            self._start(make, "proxy", port, PROXY_CONF, memcached=self.memcached)
-        for port in self.proxies.values():
-            self.running["proxy", port].wait_for("127.0.0.1", port)
+        for make in makes:
+            self._start(make, "proxy", self.proxies[make], PROXY_CONF, memcached=self.memcached, node_timeout=self.node_timeout, suppression=self.suppression)
+        for make in makes:
+            self.running["proxy", self.proxies[make]].wait_for("127.0.0.1", self.proxies[make])
 
-    def stop(self, *keys: tuple[str, int]) -> None:
-        """Stop servers, all of them when none is named."""
-        for key in keys or list(self.running):
+    def proxy(self, make: str) -> Endpoint:
+        return Endpoint("127.0.0.1", self.proxies[make])
+
+    def stop(self, *sites: int, kinds: Sequence[str] = KINDS) -> None:
+        """Stop the storage servers of sites that run."""
+        for site in sites:
+            for kind in kinds:
+                process = self.running.pop((kind, self.ports[site][kind]), None)
+                if process:
+                    process.stop()
+
+    def stop_all(self) -> None:
+        for key in list(self.running):
             self.running.pop(key).stop()
 
-    def stop_storage(self) -> None:
-        self.stop(*(key for key in list(self.running) if key[0] in KINDS))
-
     @contextmanager
-    def storage(self, first: str, second: str) -> Iterator[None]:
-        """All storage servers, of the makes given for the two halves."""
-        self.start_half(0, first)
-        self.start_half(1, second)
+    def storage(self, *makes: str) -> Iterator[None]:
+        """The storage servers of all sites, of the make given for each."""
+        for site, make in enumerate(makes):
+            self.start(site, make=make)
         try:
             yield
         finally:
-            self.stop_storage()
+            self.stop(*range(self.sites))

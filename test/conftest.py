@@ -1,0 +1,23 @@
+"""Fixtures of the tests that run live servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from test.support.store import Store, running
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A store of one node: all its backend calls are function calls."""
+    with running(tmp_path_factory.mktemp("one-node") / "data") as store:
+        yield store
+
+
+@pytest.fixture(scope="session")
+def cluster4(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A store of four nodes that speak HTTP to each other."""
+    with running(tmp_path_factory.mktemp("four-nodes") / "data", nodes=4, workers=1) as store:
+        yield store

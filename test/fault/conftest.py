@@ -1,0 +1,43 @@
+"""The cluster of the fault scenarios: four storage servers of each kind with one device each, and a proxy."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from test.support.client import Account
+from test.support.peers import OURS, Peers
+
+MAKE = os.environ.get("KEELSTORE_SCENARIO_MAKE", OURS)  # "swift" runs the scenarios on the reference, to test the tests
+
+
+@pytest.fixture(scope="module")
+def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peers]:
+    peers = Peers(tmp_path_factory.mktemp("scenarios"), os.environ.get("KEELSTORE_SWIFT_PYTHON", ""), sites=4, devices_per_site=1, node_timeout=3)
+    try:
+        peers.start(0, 1, 2, 3, make=MAKE)
+        peers.start_proxies(MAKE)
+        yield peers
+    finally:
+        peers.stop_all()
+
+
+@pytest.fixture
+def site(peers: Peers) -> Iterator[Peers]:
+    """The cluster with all its servers up, before and after the test."""
+    peers.start(0, 1, 2, 3, make=MAKE)
+    yield peers
+    peers.start(0, 1, 2, 3, make=MAKE)
+
+
+@pytest.fixture
+def account(site: Peers) -> Account:
+    return site.proxy(MAKE).login()
+
+
+def remove(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
