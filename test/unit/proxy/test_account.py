@@ -38,7 +38,7 @@ def test_autocreate_fakes_an_empty_account(make_proxy):
     assert (response.status, response.body) == (200, b"[]")
     assert response.headers["X-Account-Container-Count"] == "0"
     assert response.headers["Content-Type"] == "application/json; charset=utf-8"
-    assert proxy.ask("HEAD", A).status == 200
+    assert proxy.ask("HEAD", A).status == 204
 
 
 def test_autocreate_on_post(make_proxy):
