@@ -25,6 +25,7 @@ SECRET_FILES = ("keelstore.conf", "proxy-server.conf")
 
 def prepare(layout: Layout) -> list[str]:
     """Make or update all files of the data directory; gives the paths that an operator has changed and that were left."""
+    layout.save()  # the marker first: whatever follows is then known to be ours
     generated, kept = dict(layout.settings.generated), []
     for node in layout.nodes:
         for directory in ("etc", "run", "log", "cache", *(f"devices/{device}" for device in DEVICES)):
@@ -183,7 +184,7 @@ mount_check = false
 recon_cache_path = {node.path("cache")}
 
 [pipeline:main]
-pipeline = healthcheck recon {kind}-server
+pipeline = healthcheck {kind}-server
 
 [app:{kind}-server]
 use = egg:keelstore#{kind}

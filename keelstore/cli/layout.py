@@ -86,7 +86,7 @@ class Settings:
     @classmethod
     def fresh(cls, host: str, port: int, nodes: int) -> Settings:
         return cls(
-            host, port, nodes, user="keel:admin", key=secrets.token_urlsafe(18), hash_prefix=secrets.token_hex(16),
+            host, port, nodes, user="keel:admin", key=secrets.token_hex(16), hash_prefix=secrets.token_hex(16),
             hash_suffix=secrets.token_hex(16), fernet_key=base64.urlsafe_b64encode(secrets.token_bytes(32)).decode())
 
     @property
@@ -194,7 +194,7 @@ class Layout:
         if not os.path.isdir(root):
             raise CommandError(f"{root} is not a directory")
         try:
-            foreign = [name for name in os.listdir(root) if name != ".lock"]
+            foreign = os.listdir(root)
         except OSError as error:
             raise CommandError(f"{root} cannot be read: {error.strerror}") from None
         if foreign:

@@ -58,17 +58,12 @@ def processes_of(node: NodePaths) -> tuple[int | None, dict[int, int | None]]:
     return pid, found
 
 
-def state_of(layout: Layout, node: NodePaths, ask: bool = True) -> NodeState:
+def state_of(layout: Layout, node: NodePaths) -> NodeState:
     pid, found = processes_of(node)
     written = daemon.read_state(node.state_file)
     current = {worker for worker, _ in written.get("workers", ())}
     endpoint = layout.settings.endpoint(node.number)
-    answers = False
-    if ask and pid is not None:
-        try:
-            answers = Client(endpoint, timeout_s=5).request("GET", "/healthcheck").status == 200
-        except ClientError:
-            pass
+    answers = pid is not None and _serves(layout, node.number) is None
     return NodeState(node, urlsplit(endpoint).netloc, pid, tuple(sorted(worker for worker in found if worker in current)),
                      written.get("wanted_workers", 0) if pid is not None else 0, answers)
 
@@ -113,27 +108,40 @@ def wait_until_answering(layout: Layout, started: dict[int, tuple[subprocess.Pop
 
     Raises CommandError with what the log says when a process ends first.
     """
-    settings = layout.settings
     deadline = time.monotonic() + START_S
-    for number, (process, log_start) in started.items():
-        client = Client(settings.endpoint(number), timeout_s=10)
-        problem = "it does not answer"
-        while True:
-            if process.poll() is not None:
-                raise CommandError(f"node {number} did not start: {_last_error(layout.node(number), log_start)}")
-            try:
-                if client.request("GET", "/healthcheck").status == 200:
-                    token, url = client.authenticate(settings.user, settings.key)
-                    status = client.request("HEAD", urlsplit(url).path, {"X-Auth-Token": token}).status
-                    if status in (200, 204):
-                        break
-                    problem = f"the account answers {status}"
-            except ClientError as error:
-                problem = str(error)
-            if time.monotonic() > deadline:
-                raise CommandError(f"node {number} did not come up within {START_S:.0f} s ({problem}); "
-                                   f"see {layout.node(number).log_file}")
-            time.sleep(0.05)
+    for probe in (_serves, _stores):  # first all, then what needs the others too
+        for number, (process, log_start) in started.items():
+            while True:
+                problem = probe(layout, number)
+                if not problem:
+                    break
+                if process.poll() is not None:
+                    raise CommandError(f"node {number} did not start: {_last_error(layout.node(number), log_start)}")
+                if time.monotonic() > deadline:
+                    raise CommandError(f"node {number} did not come up within {START_S:.0f} s ({problem}); "
+                                       f"see {layout.node(number).log_file}")
+                time.sleep(0.05)
+
+
+def _serves(layout: Layout, number: int) -> str | None:
+    """None when the proxy of a node answers, else what is wrong."""
+    try:
+        answer = Client(layout.settings.endpoint(number), timeout_s=5).request("GET", "/healthcheck")
+    except ClientError as error:
+        return str(error)
+    return None if answer.status == 200 else f"the health check answers {answer.status}"
+
+
+def _stores(layout: Layout, number: int) -> str | None:
+    """None when the user's account is answered for, else what is wrong."""
+    settings = layout.settings
+    client = Client(settings.endpoint(number), timeout_s=10)
+    try:
+        token, url = client.authenticate(settings.user, settings.key)
+        status = client.request("HEAD", urlsplit(url).path, {"X-Auth-Token": token}).status
+    except ClientError as error:
+        return str(error)
+    return None if status in (200, 204) else f"the account answers {status}"
 
 
 def _last_error(node: NodePaths, start: int) -> str:

@@ -144,8 +144,8 @@ def render(sample: Sample) -> str:
 def reference() -> str:
     """The option reference in Markdown."""
     lines = ["# Option reference", "",
-             "Generated from the option classes by `python -m keelstore.cli.samples`; [configuration](configuration.md) tells "
-             "how files are read.", ""]
+             "Generated from the option classes by `python -m keelstore.cli.samples`. [Configuration](configuration.md) "
+             "tells how files are read.", ""]
     seen: set[tuple[type, ...]] = set()
     for sample in SAMPLES:
         lines += [f"## {sample.name}", ""]

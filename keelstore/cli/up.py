@@ -46,10 +46,10 @@ def up(data: str, host: str | None, port: int | None, workers: int | None, nodes
     """
     is_new = not Layout.exists(data)
     _check_space(data)
-    os.makedirs(data, exist_ok=True)
     with _only_one(data):
         layout = _layout(data, is_new, host, port, nodes)
-        _check_not_running(layout)
+        if not is_new:
+            _check_not_running(layout)
         settings = layout.settings
         if workers is not None:
             settings = replace(settings, workers=workers)
@@ -71,16 +71,12 @@ def up(data: str, host: str | None, port: int | None, workers: int | None, nodes
 
 
 def _layout(data: str, is_new: bool, host: str | None, port: int | None, nodes: int | None) -> Layout:
-    """The data directory, made when it is new. Raises CommandError when it was made for something else."""
+    """The data directory; nothing is written yet. Raises CommandError when it was made for something else."""
     if is_new:
         host, nodes = host or DEFAULT_HOST, nodes or 1
         if nodes > 1 and host != DEFAULT_HOST:
             raise CommandError(f"several nodes live on 127.0.0.1 to 127.0.0.{nodes}: leave out --host")
-        layout = Layout(data, Settings.fresh(host, port or DEFAULT_PORT, nodes))
-        for node in layout.nodes:
-            processes.check_ports(layout, node)  # before anything is written
-        layout.save()
-        return layout
+        return Layout(data, Settings.fresh(host, port or DEFAULT_PORT, nodes))
     layout = Layout.open(data)
     made_for = layout.settings
     for name, asked, have in (("host", host, made_for.host), ("port", port, made_for.port), ("nodes", nodes, made_for.nodes)):
@@ -110,13 +106,20 @@ def _check_space(data: str) -> None:
 
 @contextmanager
 def _only_one(data: str) -> Iterator[None]:
-    """Keep a second ``up`` for the same directory away until this one has started its nodes."""
-    with open(os.path.join(data, ".lock"), "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise CommandError(f"another 'keelstore up' is working on {data}") from None
+    """Keep a second ``up`` for the same directory away until this one has started its nodes. A directory that is made
+    here and left empty goes again."""
+    is_made = not os.path.exists(data)
+    os.makedirs(data, exist_ok=True)
+    lock = os.open(data, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
+    except BlockingIOError:
+        raise CommandError(f"another 'keelstore up' is working on {data}") from None
+    finally:
+        os.close(lock)
+        if is_made and not os.listdir(data):
+            os.rmdir(data)
 
 
 def _check_not_running(layout: Layout) -> None:

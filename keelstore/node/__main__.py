@@ -11,6 +11,7 @@ import argparse  # noqa: E402
 import os  # noqa: E402
 import sys  # noqa: E402
 from collections.abc import Sequence  # noqa: E402
+from dataclasses import replace  # noqa: E402
 from typing import NoReturn  # noqa: E402
 
 from keelstore.common import logs  # noqa: E402
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str] | None = None, role: str | None = None) -> int
     parser.add_argument("-t", "--test-config", action="store_true", help="load everything, then exit")
     parser.add_argument("--role", choices=("proxy", *STORAGE_KINDS), help=argparse.SUPPRESS)
     parser.add_argument("--run-dir", help="directory for the pid and state files")
+    parser.add_argument("--name", help="their name, without ending")
     options = parser.parse_args(arguments)
     role = role or options.role
     if not options.conf:
@@ -55,16 +57,14 @@ def main(arguments: Sequence[str] | None = None, role: str | None = None) -> int
             print(f"{options.conf}: the configuration loads")
             return 0
         if options.run_dir:
-            from dataclasses import replace
-
-            name = os.path.basename(options.conf).removesuffix(".conf.d").removesuffix(".conf")
-            program = replace(program, run_dir=os.path.abspath(options.run_dir), name=name if role else program.name)
+            name = options.name or os.path.basename(options.conf).removesuffix(".d").removesuffix(".conf")
+            program = replace(program, run_dir=os.path.abspath(options.run_dir), name=name)
         if verbose:
             logs.add_console(program.logger)
         logs.use_for_modules(program.logger)
         logs.lighten()
         again = [options.conf, *(["--role", role] if role else []), *(["-v"] if verbose else []),
-                 *(["--run-dir", options.run_dir] if options.run_dir else [])]
+                 *(["--run-dir", os.path.abspath(options.run_dir), "--name", program.name] if options.run_dir else [])]
         return Supervisor(program, own_command("keelstore.node", again), inherited).run()
     except (ConfigError, RingError, BindError, AlreadyRunning) as error:
         return _failed(str(error))
