@@ -8,8 +8,9 @@
 
 from __future__ import annotations
 
+import _socket
+import _thread
 import random
-import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -75,8 +76,7 @@ class Statsd(NoStats):
         self._prefix = ".".join(parts) + "." if parts else ""
         self._user_labels = dict(user_labels or {})
         self.has_labels = options.statsd_label_mode != "disabled"
-        self._address = (options.log_statsd_host, options.log_statsd_port)
-        self._sock: socket.socket | None = None
+        self._sock: _socket.socket | None = None
         self._retry_at = 0.0
 
     def __bool__(self) -> bool:
@@ -128,18 +128,27 @@ class Statsd(NoStats):
         except OSError:  # nobody listens, or the buffer is full: a lost number is no reason to stop
             pass
 
-    def _open(self) -> socket.socket | None:
-        """The name is looked up once, and again a minute after it could not be."""
+    def _open(self) -> _socket.socket | None:
+        """An address is connected to at once. A name is looked up by a native thread, again a minute after it could not be;
+        what is sent meanwhile is lost."""
         now = self._now()
-        if now < self._retry_at:
-            return None
-        self._retry_at = now + 60
-        family, kind, proto, _, address = socket.getaddrinfo(*self._address, 0, socket.SOCK_DGRAM)[0]
-        sock = socket.socket(family, kind, proto)
-        sock.setblocking(False)
-        sock.connect(address)
+        if now >= self._retry_at:
+            self._retry_at = now + 60
+            if not self._connect(_socket.AI_NUMERICHOST):
+                _thread.start_new_thread(self._connect, (0,))
+        return self._sock
+
+    def _connect(self, flags: int) -> bool:
+        try:
+            family, kind, proto, _, address = _socket.getaddrinfo(
+                self._options.log_statsd_host, self._options.log_statsd_port, 0, _socket.SOCK_DGRAM, 0, flags)[0]
+            sock = _socket.socket(family, kind, proto)  # the plain kind: never a green one
+            sock.setblocking(False)
+            sock.connect(address)
+        except OSError:
+            return False
         self._sock = sock
-        return sock
+        return True
 
     def close(self) -> None:
         if self._sock is not None:
