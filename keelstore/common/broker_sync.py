@@ -7,11 +7,13 @@ come late, twice or not at all.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import quote
 
 from keelstore.common import fs
 from keelstore.common.broker import Broker, Connection, DatabaseNotFound, merge_metadata, parse_metadata, prepare
@@ -61,8 +63,12 @@ class Receiver:
     def merge_more(self, connection: Connection, more: list[Any]) -> None:
         """The arguments of ``sync`` beyond the metadata."""
 
-    def copy_more(self, old: Connection, new: Connection) -> None:
-        """What besides rows, sync points and metadata goes from an old file into one that arrived."""
+    def more_of(self, connection: Connection) -> Any:
+        """What besides rows, sync points and metadata goes from our file into one that arrived."""
+        return None
+
+    def add_more(self, connection: Connection, more: Any) -> None:
+        """Merge what ``more_of`` gave."""
 
     def may_replace(self, connection: Connection) -> bool:
         """Whether the file may be replaced by one that arrived."""
@@ -144,21 +150,12 @@ class Receiver:
     def _install(self, arrived: str, target: str, local_id: str, is_replacement: bool) -> None:
         """Give an arrived file a new id, sync it, and rename it to its place."""
         broker = self.broker
-        new = type(broker)(arrived, broker.device_path, broker.logger)
-        try:
-            connection = sqlite3.connect(f"file:{arrived}?mode=rw", uri=True, isolation_level=None,
-                                         check_same_thread=False)  # fmt: skip
-            try:
-                prepare(connection)
-                if not new.is_ours(connection):
-                    raise ValueError("what arrived is no database of this kind")
-                connection.execute("BEGIN IMMEDIATE")
-                new.replace_id(connection, local_id)
-                connection.execute("COMMIT")
-            finally:
-                connection.close()
-        finally:
-            new.close()
+        with _arrived_file(arrived) as connection:
+            if not broker.is_ours(connection):
+                raise ValueError("what arrived is no database of this kind")
+            connection.execute("BEGIN IMMEDIATE")
+            broker.replace_id(connection, local_id)
+            connection.execute("COMMIT")
         made = fs.make_directories(broker.directory)
         fd = os.open(arrived, os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -180,34 +177,65 @@ class Receiver:
         if not self.may_replace(connection):
             raise DatabaseNotFound(target)
         broker = self.broker
-        new = sqlite3.connect(f"file:{arrived}?mode=rw", uri=True, isolation_level=None, check_same_thread=False)
-        try:
-            prepare(new)
+        with _arrived_file(arrived) as new:
             if not broker.is_ours(new):
                 raise ValueError("what arrived is no database of this kind")
             new.execute("BEGIN IMMEDIATE")
             if not broker.is_current(new):
                 broker.migrate(new)
-            point = -1
-            while True:
-                rows = broker.rows_since(connection, point, ROWS_AT_ONCE)
-                if not rows:
-                    break
-                point = rows[-1]["ROWID"]
-                broker.merge_rows(new, [{**row, "ROWID": -1} for row in rows])
-            for is_incoming in (True, False):
-                points = broker.sync_points(connection, is_incoming)
-                broker.merge_sync_points(new, [(p["remote_id"], p["sync_point"]) for p in points], is_incoming)
-            ours, theirs = broker.metadata(connection), broker.metadata(new)
-            merged = merge_metadata(theirs, ours)
+        info, metadata = broker.info_dict(connection), broker.metadata(connection)
+        points = {is_incoming: [(point["remote_id"], point["sync_point"])
+                                for point in broker.sync_points(connection, is_incoming)]
+                  for is_incoming in (True, False)}  # fmt: skip
+        more = self.more_of(connection)
+        with _arrived_file(arrived) as new:
+            new.execute("BEGIN IMMEDIATE")
+            for rows in self._rows_in_batches(connection):
+                broker.merge_rows(new, rows)
+            for is_incoming, pairs in points.items():
+                broker.merge_sync_points(new, pairs, is_incoming)
+            merged = merge_metadata(broker.metadata(new), metadata)
             new.execute(f"UPDATE {broker.stat_table} SET metadata = ?", (json.dumps(merged),))
-            info = broker.info_dict(connection)
             broker.merge_timestamps(new, info["created_at"], info["put_timestamp"], info["delete_timestamp"])
-            self.copy_more(connection, new)
+            self.add_more(new, more)
             new.execute("COMMIT")
-        finally:
-            new.close()
         self._install(arrived, target, local_id, True)
+
+    def _rows_in_batches(self, connection: Connection) -> Iterator[list[dict[str, Any]]]:
+        point = -1
+        while True:
+            try:
+                rows = self.broker.rows_since(connection, point, ROWS_AT_ONCE)
+            except sqlite3.Error as error:
+                raise _OursDamaged(error) from error
+            if not rows:
+                return
+            point = rows[-1]["ROWID"]
+            yield [{**row, "ROWID": -1} for row in rows]
+
+
+class _OursDamaged(Exception):
+    """Our own file gave an error while another was written; ``args[0]`` is it."""
+
+
+@contextlib.contextmanager
+def _arrived_file(path: str) -> Iterator[Connection]:
+    """A connection to a file that a peer sent. What is wrong with it is the peer's: ValueError, and never a reason to
+    quarantine our own."""
+    try:
+        connection = sqlite3.connect(f"file:{quote(path)}?mode=rw", uri=True, isolation_level=None,
+                                     check_same_thread=False)  # fmt: skip
+        try:
+            prepare(connection)
+            yield connection
+            if connection.in_transaction:
+                connection.execute("COMMIT")
+        finally:
+            connection.close()
+    except _OursDamaged as error:
+        raise error.args[0] from None
+    except sqlite3.Error as error:
+        raise ValueError(f"what arrived cannot be used: {error}") from None
 
 
 def _metadata_of(text: str) -> dict[str, tuple[str, str]]:

@@ -102,7 +102,7 @@ class ContainerServer(DatabaseServer[ContainerBroker]):
         self, request: Request, names: Names, timestamp: str, broker: ContainerBroker
     ) -> Response | None:
         """See that there is a database for the row; a Response when it belongs elsewhere. Raises NotFound."""
-        if not broker.exists and not self._auto_create(request, names, timestamp, broker, self._row_policy(request)):
+        if not broker.exists and not self._auto_create(request, names, timestamp, broker, needs_policy=False):
             raise NotFound()
         environ = request.environ
         if not is_true(environ.get("HTTP_X_BACKEND_ACCEPT_REDIRECT")):
@@ -121,9 +121,12 @@ class ContainerServer(DatabaseServer[ContainerBroker]):
         })  # fmt: skip
 
     def _auto_create(
-        self, request: Request, names: Names, timestamp: str, broker: ContainerBroker, policy_index: int
+        self, request: Request, names: Names, timestamp: str, broker: ContainerBroker, needs_policy: bool = True
     ) -> bool:
-        """Create what system accounts need, or the request asks for. Whether it is there now."""
+        """Create what system accounts need, or the request asks for. Whether it is there now.
+
+        ``needs_policy``: the request must then name the policy (else BadRequest).
+        """
         wish = request.environ.get("HTTP_X_BACKEND_AUTO_CREATE")
         if wish is not None:
             may = is_true(wish)
@@ -131,7 +134,9 @@ class ContainerServer(DatabaseServer[ContainerBroker]):
             may = is_auto_create(names.account) and not names.account.startswith(".shards_")
         if not may:
             return False
-        self._create(broker, names, timestamp, policy_index)
+        if needs_policy and "HTTP_X_BACKEND_STORAGE_POLICY_INDEX" not in request.environ:
+            raise BadRequest("X-Backend-Storage-Policy-Index header is required")
+        self._create(broker, names, timestamp, self._row_policy(request))
         return True
 
     def _create(self, broker: ContainerBroker, names: Names, timestamp: str, policy_index: int) -> bool:
@@ -151,11 +156,6 @@ class ContainerServer(DatabaseServer[ContainerBroker]):
         if not (text.isascii() and text.isdigit() and len(text) < 10):
             raise BadRequest(f"Invalid X-Backend-Storage-Policy-Index {text[:40]!r}")
         return int(text)
-
-    def _required_policy(self, request: Request) -> int:
-        if "HTTP_X_BACKEND_STORAGE_POLICY_INDEX" not in request.environ:
-            raise BadRequest("X-Backend-Storage-Policy-Index header is required")
-        return self._row_policy(request)
 
     # -- verbs ---------------------------------------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ class ContainerServer(DatabaseServer[ContainerBroker]):
         new = parse_ranges(request.read_body(MAX_ROWS_BODY))
         is_created = False
         if not broker.exists:
-            if not self._auto_create(request, names, timestamp, broker, self._required_policy(request)):
+            if not self._auto_create(request, names, timestamp, broker):
                 raise NotFound()
             is_created = True
         updates = self.stored_metadata(request, timestamp, self.stored)
@@ -262,8 +262,7 @@ class ContainerServer(DatabaseServer[ContainerBroker]):
                 broker.check_item(item)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadRequest(f"Invalid JSON: {error}") from None
-        if not broker.exists and not self._auto_create(request, names, timestamp, broker,
-                                                       self._required_policy(request)):  # fmt: skip
+        if not broker.exists and not self._auto_create(request, names, timestamp, broker):
             raise NotFound()
         broker.write(lambda connection: broker.merge_rows(connection, items))
         return Response(202)

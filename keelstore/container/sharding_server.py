@@ -14,7 +14,7 @@ from keelstore.common.errors import BadRequest
 from keelstore.common.headers import Headers, is_true
 from keelstore.common.http import Request, Response
 from keelstore.common.limits import is_valid_text
-from keelstore.common.ranges import AUDITING_STATES, LISTING_STATES, UPDATING_STATES, ShardRange
+from keelstore.common.ranges import ShardRange
 from keelstore.common.timestamp import Timestamp
 from keelstore.container import shard_rows
 from keelstore.container.broker import SHARDED, ContainerBroker, ContainerInfo
@@ -100,9 +100,6 @@ def parse_ranges(body: bytes) -> list[ShardRange]:
         raise BadRequest(f"Invalid body: {error}") from None
 
 
-STATES_OF_WORD = {"listing": LISTING_STATES, "updating": UPDATING_STATES, "auditing": AUDITING_STATES}
-
-
 class ContainerReceiver(Receiver):
     """Replication of containers: policy index and shard ranges besides the rows."""
 
@@ -148,8 +145,11 @@ class ContainerReceiver(Receiver):
         return super().sync(max_row, remote_hash, remote_id, created_at, put_timestamp, delete_timestamp, metadata,
                             *more)  # fmt: skip
 
-    def copy_more(self, old: Connection, new: Connection) -> None:
-        shard_rows.merge_ranges(new, all_ranges(old))
+    def more_of(self, connection: Connection) -> list[ShardRange]:
+        return all_ranges(connection)
+
+    def add_more(self, connection: Connection, more: list[ShardRange]) -> None:
+        shard_rows.merge_ranges(connection, more)
 
     def may_replace(self, connection: Connection) -> bool:
         return not shard_rows.is_sharding_initiated(connection)

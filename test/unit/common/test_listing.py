@@ -68,20 +68,20 @@ EXAMPLES = ["a", "b/1", "b/2", "c"]
 
 
 @pytest.mark.parametrize("query, expected", [
-    (dict(delimiter="/"), ["a", "b/", "c"]),
-    (dict(delimiter="/", marker="b/"), ["c"]),
-    (dict(delimiter="/", marker="b/1"), ["b/", "c"]),
-    (dict(delimiter="/", prefix="b/"), ["b/1", "b/2"]),
-    (dict(delimiter="/", prefix="b"), ["b/"]),
-    (dict(path=""), ["a", "c"]),
-    (dict(path="b"), ["b/1", "b/2"]),
-    (dict(path="b/"), ["b/1", "b/2"]),
-    (dict(is_reverse=True, delimiter="/"), ["c", "b/", "a"]),
-    (dict(is_reverse=True, marker="b/2"), ["b/1", "a"]),
-    (dict(marker="a", end_marker="c"), ["b/1", "b/2"]),
-    (dict(limit=0), []),
-    (dict(limit=2), ["a", "b/1"]),
-    (dict(marker="x", end_marker="b"), []),
+    ({"delimiter": "/"}, ["a", "b/", "c"]),
+    ({"delimiter": "/", "marker": "b/"}, ["c"]),
+    ({"delimiter": "/", "marker": "b/1"}, ["b/", "c"]),
+    ({"delimiter": "/", "prefix": "b/"}, ["b/1", "b/2"]),
+    ({"delimiter": "/", "prefix": "b"}, ["b/"]),
+    ({"path": ""}, ["a", "c"]),
+    ({"path": "b"}, ["b/1", "b/2"]),
+    ({"path": "b/"}, ["b/1", "b/2"]),
+    ({"is_reverse": True, "delimiter": "/"}, ["c", "b/", "a"]),
+    ({"is_reverse": True, "marker": "b/2"}, ["b/1", "a"]),
+    ({"marker": "a", "end_marker": "c"}, ["b/1", "b/2"]),
+    ({"limit": 0}, []),
+    ({"limit": 2}, ["a", "b/1"]),
+    ({"marker": "x", "end_marker": "b"}, []),
 ])
 def test_the_examples_of_the_specification(query, expected):
     wanted = ListingQuery(**{"limit": 10000, **query})

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import pytest
+
+from keelstore.container.sync_to import problem_of, read_realms
+
+REALMS = {"US": frozenset({"DFW1"})}
+
+
+@pytest.mark.parametrize("value, is_fine", [
+    ("//us/dfw1/AUTH_a/c", True), ("//us/other/AUTH_a/c", False), ("//eu/dfw1/AUTH_a/c", False), ("//us/dfw1/AUTH_a", False),
+    ("http://127.0.0.1:8080/v1/a/c", True), ("https://127.0.0.1/v1/a/c", True), ("ftp://127.0.0.1/v1/a/c", False),
+    ("http://127.0.0.1", False), ("http://127.0.0.1/v1/a/c?x=y", False), ("http://10.0.0.1/v1/a/c", False),
+    ("http://127.0.0.1@evil.example/v1/a/c", False), ("http://[::1/v1", False), ("nonsense", False), ("http://127.0.0.1:x/v1/a/c", False),
+])
+def test_targets(value, is_fine):
+    assert (problem_of(value, ["127.0.0.1"], REALMS) is None) == is_fine
+
+
+def test_realms_are_read(tmp_path):
+    file = tmp_path / "realms"
+    assert read_realms(str(file)) == {}
+    file.write_text("[DEFAULT]\nmtime_check_interval = 1\n[us]\nkey = k\ncluster_dfw1 = http://x/\n")
+    assert read_realms(str(file)) == REALMS
+    file.write_text("nonsense")
+    with pytest.raises(ValueError):
+        read_realms(str(file))
