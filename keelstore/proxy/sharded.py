@@ -62,7 +62,12 @@ def page_of(namespace: Namespace, params: Mapping[str, str], last: Mapping[str, 
     if is_reverse:
         if (marker and marker <= lower) or (end_marker and upper and upper < end_marker):
             return None
-        return {"marker": marker, "end_marker": end_marker if end_marker and namespace.holds(end_marker) else lower}
+        if end_marker and namespace.holds(end_marker):
+            return {"marker": marker, "end_marker": end_marker}
+        # Names above a bound such as "a/" roll up to "a/" itself, which a shard would not list if told to end there.
+        delimiter = params.get("delimiter")
+        rolls_up = bool(lower) and bool(delimiter) and lower.endswith(delimiter or "")
+        return {"marker": marker, "end_marker": f"{lower}\x00" if rolls_up else lower}
     if (marker and upper and marker >= upper) or (end_marker and lower >= end_marker):
         return None
     inside = bool(end_marker) and namespace.holds(end_marker)
@@ -82,6 +87,7 @@ def list_shards(app: ProxyApp, request: ProxyRequest, root: Response) -> Respons
     visited = [*environ.get(HISTORY, ()), f"{request.account}/{request.container}"]
     maximum = app.cluster.limits.container_listing_limit
     limit = listing_limit(params.get("limit"), maximum)
+    end_marker = params.get("end_marker")
     policy = root.headers.get("X-Backend-Record-Storage-Policy-Index",
                               root.headers.get("X-Backend-Storage-Policy-Index", "0"))
     entries: list[dict[str, Any]] = []
@@ -93,7 +99,10 @@ def list_shards(app: ProxyApp, request: ProxyRequest, root: Response) -> Respons
         if page is not None:
             query = {**params, **page, "format": "json", "limit": str(limit - len(entries))}
             query.pop("states", None)
-            entries += _ask_shard(app, environ, namespace, query, visited, policy)
+            found = _ask_shard(app, environ, namespace, query, visited, policy)
+            if end_marker:  # a shard that lies past it does not know it, and may roll names up to it
+                found = [entry for entry in found if entry.get("subdir") != end_marker]
+            entries += found
     headers = root.headers
     headers["X-Backend-Record-Type"] = "object"
     for name in ("X-Backend-Record-Shard-Format", "X-Backend-Override-Shard-Name-Filter", "Content-Length"):
