@@ -3,8 +3,8 @@
     keelstore-init all|main|SERVER[.CONFIG]... start|stop|shutdown|restart|reload|reload-seamless|force-reload|kill|status
 
 A server's configurations are all ``*.conf`` files and ``*.conf.d`` directories below the configuration directory whose path
-begins with its name: ``object-server.conf``, ``object-server/1.conf``. Each runs as a process group of its own; its pid file in
-the run directory is locked by it, so a stale one is never believed.
+begins with its name: ``object-server.conf``, ``object-server/1.conf``. Each runs as a process group of its own; its pid
+file in the run directory is locked by it, so a stale one is never believed.
 """
 
 from __future__ import annotations
@@ -184,10 +184,13 @@ class Manager:
     def foreground(self, units: Sequence[Unit]) -> bool:
         os.makedirs(self.run_dir, exist_ok=True)
         processes = [subprocess.Popen(self._command(unit)) for unit in units]
-        try:
-            return all([process.wait() == 0 for process in processes])
-        except KeyboardInterrupt:
-            return all([process.wait() == 0 for process in processes])
+        codes = []
+        for process in processes:
+            try:
+                codes.append(process.wait())
+            except KeyboardInterrupt:  # the terminal has told them as well
+                codes.append(process.wait())
+        return not any(codes)
 
     def stop(self, server: str, units: Sequence[Unit], number: int) -> bool:
         found: dict[int, int | None] = {}
@@ -228,7 +231,8 @@ class Manager:
             trial = subprocess.run([*self._command(unit), "--test-config"], capture_output=True)
             if trial.returncode:
                 lines = trial.stderr.decode("utf-8", "replace").strip().splitlines()
-                print(f"{server} is not reloaded: {lines[-1] if lines else 'its configuration does not load'}", file=sys.stderr)
+                why = lines[-1] if lines else "its configuration does not load"
+                print(f"{server} is not reloaded: {why}", file=sys.stderr)
                 well = False
                 continue
             print(f"Signal {server}  pid: {pid}  signal: {int(signal.SIGUSR1)}")
@@ -250,7 +254,8 @@ class Manager:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="keelstore-init", description="Start and stop servers by their configuration files.")
+    parser = argparse.ArgumentParser(prog="keelstore-init",
+                                     description="Start and stop servers by their configuration files.")
     parser.add_argument("servers", nargs="+", metavar="SERVER", help=f"all, main, or of: {', '.join(ALL)}")
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help=", ".join(COMMANDS))
     parser.add_argument("-v", "--verbose", action="store_true", help="show what servers print when they start")
