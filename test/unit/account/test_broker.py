@@ -56,8 +56,7 @@ def put(broker, name="c", put_at=1, delete_at=0, count=0, size=0, policy=0):
 
 
 def test_tables_and_columns(broker):
-    for table, expected in TABLES.items():
-        assert broker.read(lambda c, table=table: columns(c, table)) == expected
+    assert broker.read(lambda c: {table: columns(c, table) for table in TABLES}) == TABLES
 
 
 def test_totals_policies_and_hash(broker):
@@ -106,8 +105,7 @@ def test_the_oldest_database_becomes_current(tmp_path):
     connection.close()
     info = broker.info()
     assert (info.container_count, info.object_count, info.bytes_used) == (1, 3, 30)
-    for table, expected in TABLES.items():
-        assert broker.read(lambda c, table=table: columns(c, table)) == expected
+    assert broker.read(lambda c: {table: columns(c, table) for table in TABLES}) == TABLES
     put(broker, "d", count=1, size=5, policy=1)
     broker.merge_pending()
     assert broker.read(broker.policy_stats_in) == [PolicyStat(0, 1, 3, 30), PolicyStat(1, 1, 1, 5)]

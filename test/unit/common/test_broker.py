@@ -164,7 +164,12 @@ def test_a_read_waits_for_a_short_writer_of_another_process(broker):
     other = sqlite3.connect(broker.path, isolation_level=None)
     other.create_function("chexor", 3, lambda *args: "0" * 32)
     other.execute("BEGIN EXCLUSIVE")
-    concurrency.spawn(lambda: (concurrency.sleep(0.02), other.execute("COMMIT")))
+
+    def end():
+        concurrency.sleep(0.02)
+        other.execute("COMMIT")
+
+    concurrency.spawn(end)
     assert broker.read(lambda c: c.execute("SELECT 1 FROM object").fetchall()) == []
     other.close()
 
@@ -222,16 +227,15 @@ def test_two_processes_append_while_a_third_lists(broker):
         for number in range(2)
     ]
     for writer in writers:
+        assert writer.stdin is not None
         writer.stdin.write("go\n")
-        writer.stdin.flush()
+        writer.stdin.close()
     seen = 0
     while any(writer.poll() is None for writer in writers):
         found = listed(broker)
         assert len(found) == len(set(found)) >= seen  # none twice, none lost
         seen = len(found)
     assert [writer.wait() for writer in writers] == [0, 0]
-    for writer in writers:
-        writer.stdin.close()
     assert listed(broker) == sorted(f"{number}-{i:04d}" for number in range(2) for i in range(600))
     assert broker.read(lambda c: c.execute("SELECT COUNT(*) FROM object").fetchone()) == (1200,)
     assert broker.info().object_count == 1200
@@ -331,7 +335,7 @@ items = st.dictionaries(st.sampled_from("ABC"), st.tuples(st.sampled_from(["", "
 @given(st.lists(items, max_size=4), st.randoms())
 def test_metadata_merges_in_any_order(updates, random):
     def merged(order):
-        known = {}
+        known: dict[str, tuple[str, str]] = {}
         for update in order:
             known = merge_metadata(known, update)
         return known
@@ -431,6 +435,11 @@ def test_a_child_process_does_not_use_its_parents_connections(broker):
     assert cache.get("x") is broker
     cache._process = -1  # as a fork leaves it
     made = []
-    cache._make = lambda name: made.append(name) or broker
+
+    def make(name):
+        made.append(name)
+        return broker
+
+    cache._make = make
     cache.get("x")
     assert made == ["x"]

@@ -34,7 +34,7 @@ def request(query="", **environ):
 
 
 def test_json_of_a_container():
-    rows = [("é\"x", "1700000000.12345+1+a", 5, "text/plain;charset=x;swift_bytes=99", "etag"), Subdir("d/")]
+    rows: list[tuple | Subdir] = [("é\"x", "1700000000.12345+1+a", 5, "text/plain;charset=x;swift_bytes=99", "etag"), Subdir("d/")]
     assert container_json(rows, meta_time) == (
         b'[{"name": "\\u00e9\\"x", "bytes": 99, "hash": "etag", "content_type": "text/plain;charset=x", '
         b'"last_modified": "2023-11-14T22:13:20.123560"}, {"subdir": "d/"}]'
@@ -68,12 +68,12 @@ def test_xml_is_well_formed_whatever_a_name_holds(name):
     body = container_xml(name, [(name, "1700000000.00000", 1, name, name), Subdir(name)], meta_time)
     root = etree.fromstring(body)
     assert root.get("name") == shown(name)
-    assert root.find("object/name").text == shown(name)
-    assert root.find("subdir").get("name") == shown(name) == root.find("subdir/name").text
+    assert root.findtext("object/name") == shown(name)
+    assert root.xpath("subdir/@name") == [shown(name)] == [root.findtext("subdir/name")]
     root = etree.fromstring(account_xml(name, [(name, 1, 2, "1700000000.00000", 0), Subdir(name)], {0: "p"}))
     assert root.get("name") == shown(name)
-    assert root.find("container/name").text == shown(name)
-    assert root.find("subdir").get("name") == shown(name)
+    assert root.findtext("container/name") == shown(name)
+    assert root.xpath("subdir/@name") == [shown(name)]
 
 
 def test_xml_has_the_documented_shape():

@@ -24,6 +24,18 @@ def T(seconds):
     return Timestamp(float(seconds))
 
 
+def merged_of(new, existing) -> ShardRange:
+    found = merge(new, existing)
+    assert found is not None
+    return found
+
+
+def filled(*args) -> ShardRange:
+    found = filler(*args)
+    assert found is not None
+    return found
+
+
 def shard(name="a/c", lower="", upper="", at=1, **more):
     return ShardRange.create(name, T(at), lower, upper, **more)
 
@@ -66,16 +78,16 @@ def test_nonsense_is_refused(change):
 def test_merge_rules():
     old = shard(at=1, object_count=1, is_reported=True)
     assert merge(old, None) is old
-    assert merge(shard(at=2, is_reported=True), old).is_reported is False
+    assert merged_of(shard(at=2, is_reported=True), old).is_reported is False
     assert merge(shard(at=0.5), old) is None
     assert merge(old, old) is None
     counts = shard(at=1, meta_timestamp=T(3), object_count=7, lower="other")
-    merged = merge(counts, old)
+    merged = merged_of(counts, old)
     assert (merged.object_count, merged.lower, merged.is_reported) == (7, "", False)
     further = shard(at=1, state=State.CREATED)
-    assert merge(further, old).state is State.CREATED  # at equal times the further state
+    assert merged_of(further, old).state is State.CREATED  # at equal times the further state
     assert merge(shard(at=1), shard(at=1, state=State.CREATED)) is None
-    assert merge(shard(at=1, object_count=1, is_reported=True), shard(at=1, object_count=1)).is_reported is True
+    assert merged_of(shard(at=1, object_count=1, is_reported=True), shard(at=1, object_count=1)).is_reported is True
 
 
 stamps = st.integers(1, 3).map(T)
@@ -89,7 +101,7 @@ ranges = st.builds(
 def test_merging_forgets_order(known):
     results = set()
     for order in itertools.permutations(known):
-        state = None
+        state: ShardRange | None = None
         for one in (*order, *order):
             state = merge(one, state) or state
         results.add(state)
@@ -105,9 +117,9 @@ def test_select_and_filler():
     assert [r.name for r in select(all_of, includes="d")] == ["s/0"]
     assert select(all_of, states=frozenset({State.FOUND})) == []
     own = shard("a/c", state=State.SHARDING)
-    gap = filler(all_of, own, "", "")
+    gap = filled(all_of, own, "", "")
     assert (gap.name, gap.lower, gap.upper) == ("a/c", "r", "")
-    assert filler(all_of, own, "", "z").upper == "z"
+    assert filled(all_of, own, "", "z").upper == "z"
     assert filler(all_of, own, "", "p") is None
     assert filler([shard("s/x")], own, "", "") is None
-    assert filler([], own, "m", "").lower == "m"
+    assert filled([], own, "m", "").lower == "m"

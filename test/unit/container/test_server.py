@@ -198,7 +198,8 @@ def test_ten_thousand_rows_are_listed_at_once(server):
         server("PUT", f"/a/c/o{number:05d}", ROW)
     assert len(names(server("GET", "/a/c"))) == 10000
     assert server("HEAD", "/a/c").headers["X-Container-Object-Count"] == "10000"
-    found, marker = [], ""
+    found: list[str] = []
+    marker = ""
     while part := names(server("GET", "/a/c", query=f"limit=3000&marker={marker}")):
         found, marker = found + part, part[-1]
     assert len(found) == 10000
@@ -279,7 +280,7 @@ def test_the_container_name_is_escaped_in_xml(server):
     assert server("PUT", f"/a/{name}").status == 201
     server("PUT", f"/a/{name}/{name}", ROW)
     root = etree.fromstring(server("GET", f"/a/{name}", query="format=xml").body)
-    assert root.get("name") == "<>&\"'\ufffd\ufffd" == root.find("object/name").text
+    assert root.get("name") == "<>&\"'\ufffd\ufffd" == root.findtext("object/name")
     assert json.loads(server("GET", f"/a/{name}", query="format=json").body)[0]["name"] == name
 
 
