@@ -48,7 +48,8 @@ OPERATIONS = st.lists(st.tuples(st.sampled_from(["set", "delete", "incr", "decr"
 def test_it_behaves_as_a_dictionary_that_may_forget(operations):
     """Against a model: what it gives is what was last set and has not expired, or nothing."""
     clock = Clock()
-    cache, model = EmbeddedCache(16, 64, clock), {}
+    cache = EmbeddedCache(16, 64, clock)
+    model: dict = {}
 
     def live(key):
         value, expiry = model.get(key, (None, 0))

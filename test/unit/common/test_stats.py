@@ -3,7 +3,7 @@ import socket
 import pytest
 
 from keelstore.common.errors import ConfigError
-from keelstore.common.stats import NO_STATS, Statsd, labelled_line, stats_for
+from keelstore.common.stats import NO_STATS, Statsd, StatsdOptions, labelled_line, stats_for
 
 
 @pytest.fixture
@@ -90,8 +90,7 @@ def test_nobody_listening_or_no_such_host_is_no_error(receiver):
     receiver.close()
     for _ in range(3):
         found.increment("x")
-    lost = Statsd.__new__(Statsd)
-    lost.__init__(stats_for({"log_statsd_host": "host.invalid"})._options, now=lambda: 1.0)
+    lost = Statsd(StatsdOptions(log_statsd_host="host.invalid"), now=lambda: 1.0)
     lost.increment("x")
     lost.increment("x")
 
@@ -103,7 +102,7 @@ def test_bad_options(conf):
 
 
 def test_a_name_is_looked_up_aside(receiver):
-    found = stats_for({"log_statsd_host": "localhost", "log_statsd_port": str(receiver.getsockname()[1])})
+    found = Statsd(StatsdOptions(log_statsd_host="localhost", log_statsd_port=receiver.getsockname()[1]))
     receiver.settimeout(0.05)
     for _ in range(200):
         found.increment("x")

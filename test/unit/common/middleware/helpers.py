@@ -10,8 +10,8 @@ from keelstore.common.headers import Headers, environ_key
 from keelstore.common.http import Environ, Response, WSGIApp
 
 
-def make_environ(method: str = "GET", path: str = "/v1/AUTH_a/c/o", query: str = "", body: bytes | None = None,
-                 headers: dict[str, str] | None = None, **extra: Any) -> Environ:
+def make_environ(method: Any = "GET", path: Any = "/v1/AUTH_a/c/o", query: Any = "", body: Any = None,
+                 headers: Any = None, **extra: Any) -> Environ:
     environ: Environ = {
         "REQUEST_METHOD": method, "PATH_INFO": path, "QUERY_STRING": query, "SCRIPT_NAME": "", "SERVER_NAME": "127.0.0.1",
         "SERVER_PORT": "8080", "SERVER_PROTOCOL": "HTTP/1.1", "REMOTE_ADDR": "10.1.2.3", "HTTP_HOST": "store:8080",
@@ -30,7 +30,7 @@ class Got:
 
     def __init__(self, app: WSGIApp, environ: Environ, iterate: bool = True):
         self.starts: list[tuple[str, list[tuple[str, str]]]] = []
-        self.raw = app(environ, lambda status, headers, exc_info=None: self.starts.append((status, headers)))
+        self.raw: Any = app(environ, lambda status, headers, exc_info=None: self.starts.append((status, headers)))
         if iterate:
             try:
                 self.body = b"".join(self.raw)
@@ -54,7 +54,7 @@ class Got:
         return json.loads(self.body)
 
 
-def call(app: WSGIApp, method: str = "GET", path: str = "/v1/AUTH_a/c/o", **kwargs: Any) -> Got:
+def call(app: WSGIApp, method: Any = "GET", path: Any = "/v1/AUTH_a/c/o", **kwargs: Any) -> Got:
     return Got(app, make_environ(method, path, **kwargs))
 
 

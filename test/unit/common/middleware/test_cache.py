@@ -43,6 +43,7 @@ def test_servers_of_the_section(tmp_path):
 def test_servers_of_memcache_conf_and_the_section_wins(tmp_path):
     (tmp_path / "memcache.conf").write_text("[memcache]\nmemcache_servers = 10.0.0.9:1\ntries = 7\nio_timeout = 9\n")
     cache = filter_factory({"swift_dir": str(tmp_path)}, tries="4")(Inner()).cache
+    assert isinstance(cache, MemcachedCache)
     assert cache._options.servers == ("10.0.0.9:1",)
     assert (cache._options.tries, cache._options.io_timeout_s) == (4, 9.0)
 

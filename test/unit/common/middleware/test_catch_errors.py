@@ -93,7 +93,7 @@ def test_a_body_of_the_right_length_passes_untouched():
     (0, (b"x",), b""),
 ])
 def test_a_wrong_length_breaks_the_connection_after_at_most_the_promised_bytes(length, parts, sent):
-    taken = []
+    taken: list[bytes] = []
     with pytest.raises(WrongLength):
         taken.extend(Got(catch(sized(length, *parts)), make_environ(), iterate=False).raw)
     assert b"".join(taken) == sent

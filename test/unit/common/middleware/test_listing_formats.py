@@ -175,6 +175,7 @@ def test_xml_is_well_formed_whatever_the_names(names, of_account):
         entries = [{"name": n, "hash": "h", "bytes": 0, "content_type": n, "last_modified": "x"} for n in names]
     entries += [{"subdir": n} for n in names]
     data = converted(json.dumps(entries).encode(), "application/xml", "a", "" if of_account else "c", False)
+    assert data is not None
     root = ET.fromstring(data)
     assert len(root) == 2 * len([n for n in names if "\x00" not in n])
 
@@ -184,4 +185,5 @@ def test_xml_is_well_formed_whatever_the_names(names, of_account):
 def test_xml_keeps_names(names):
     entries = [{"name": n, "hash": "h", "bytes": 0, "content_type": "t", "last_modified": "x"} for n in names]
     data = converted(json.dumps(entries).encode(), "text/xml", "a", "c", False)
+    assert data is not None
     assert [found.findtext("name") for found in ET.fromstring(data)] == names

@@ -7,12 +7,13 @@ from keelstore.common.cache_embedded import EmbeddedCache
 from keelstore.common.errors import ConfigError
 from keelstore.common.http import Response
 from keelstore.common.middleware.ratelimit import Ratelimit, RatelimitOptions, filter_factory, rate_for, rates_of
-from test.unit.common.middleware.helpers import DictCache, call
+from test.unit.common.middleware.helpers import DictCache, Inner, call
 
 
 class Setup:
     def __init__(self, setting="", objects=100, cache=None, **options):
-        self.now, self.slept = 1000.0, []
+        self.now = 1000.0
+        self.slept: list[float] = []
         self.setting, self.objects = setting, objects
         self.cache = cache or DictCache()
         self.app = Ratelimit(self.inner, RatelimitOptions(**options), logging.getLogger("test"), lambda: self.now,
@@ -159,7 +160,7 @@ def test_bad_options_stop_the_start(conf):
 def test_factory_and_info():
     registry.forget_all()
     app = filter_factory({"log_file": "-"}, container_ratelimit_200="50", container_ratelimit_100="100",
-                         container_listing_ratelimit_0="7", account_whitelist="a, b")(None)
+                         container_listing_ratelimit_0="7", account_whitelist="a, b")(Inner())
     assert app.options.container_rates == ((100, 100.0), (200, 50.0)) and app.options.account_whitelist == ("a", "b")
     assert registry.published()["ratelimit"] == {
         "account_ratelimit": 0.0, "max_sleep_time_seconds": 60.0, "container_ratelimits": [[100, 100.0], [200, 50.0]],

@@ -1,6 +1,8 @@
 import hmac
 import json
 import logging
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -31,7 +33,7 @@ class Authorizing:
         self.acl = None
         self.account_acl = {}
         self.asked = []
-        self.environ = None
+        self.environ: Any = None
 
     def __call__(self, environ, start_response):
         if environ.get("swift.source") == "TA":
@@ -50,7 +52,7 @@ class Authorizing:
 
 class Setup:
     def __init__(self, **conf):
-        self.cache = DictCache()
+        self.cache: Any = DictCache()
         self.inner = Authorizing()
         self.app: TempAuth = filter_factory({"log_file": "-"}, **{**USERS, **conf})(self.inner)
 
@@ -180,7 +182,7 @@ def test_an_empty_key_never_matches():
         filter_factory({"log_file": "-"}, user_a_b="")
     assert "user_a_b" in str(error.value)
     app = Setup().app
-    app.options.users["x:y"] = User("x", "y", "")
+    app.options = replace(app.options, users={"x:y": User("x", "y", "")})
     for key in ("", "x"):
         assert call(app, path="/auth/v1.0", headers={"X-Auth-User": "x:y", "X-Auth-Key": key},
                     **{"swift.cache": DictCache()}).status == 401
@@ -197,7 +199,11 @@ def test_keys_are_compared_in_constant_time(setup, monkeypatch):
     """S15."""
     seen = []
     real = hmac.compare_digest
-    monkeypatch.setattr(tempauth.hmac, "compare_digest", lambda a, b: seen.append((a, b)) or real(a, b))
+
+    def compare(a, b):
+        seen.append((a, b))
+        return real(a, b)
+    monkeypatch.setattr(tempauth.hmac, "compare_digest", compare)
     setup.get_token("test:tester", "wrong")
     setup.get_token("test:nobody", "wrong")
     assert seen[0] == (b"testing", b"wrong") and seen[1][1] == b"wrong"
