@@ -125,6 +125,9 @@ def allocate(fd: int, size: int) -> None:
 
     A file system that cannot allocate ahead is left alone.
     """
+    room = os.fstatvfs(fd)
+    if size > room.f_frsize * room.f_bavail:
+        raise DeviceFull(os.strerror(errno.ENOSPC))  # else the kernel takes all there is before it says so
     if size > 0 and _libc.fallocate(fd, _KEEP_SIZE, 0, size) != 0:
         code = ctypes.get_errno()
         if code in _FULL:

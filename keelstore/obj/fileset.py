@@ -231,9 +231,11 @@ def _with_attrs(found: FileSet, attrs: list[StoredFile]) -> FileSet:
             reclaimable.append(file)
         elif key in kept:
             continue
-        elif key in gone or (found.durable is not None and file.timestamp < found.durable):
-            obsolete.append(file)
-        elif found.tombstone and file.timestamp <= found.tombstone.timestamp:
+        elif (
+            key in gone
+            or (found.durable is not None and file.timestamp < found.durable)
+            or (found.tombstone is not None and file.timestamp <= found.tombstone.timestamp)
+        ):
             obsolete.append(file)
         else:
             reclaimable.append(file)

@@ -93,7 +93,7 @@ def test_which_files_are_the_object(files, data, meta, ctype, tombstone, obsolet
     assert show(found.reclaimable) == set(reclaimable.split())
 
 
-EC_CASES = [
+EC_CASES: list[tuple[object, ...]] = [
     # files; wish; data, meta; durable; obsolete; reclaimable
     ("1#0d.data 1#3d.data", None, "1#3d.data", None, 1, "", ""),
     ("1#0.data", None, None, None, None, "", "1#0.data"),

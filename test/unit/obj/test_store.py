@@ -1,0 +1,642 @@
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+from collections.abc import Callable
+from hashlib import md5
+
+import pytest
+
+from keelstore.common import fs
+from keelstore.common.errors import (
+    DeviceFull,
+    KeelstoreError,
+    ObjectCollision,
+    ObjectCorrupt,
+    ObjectDeleted,
+    ObjectExpired,
+    ObjectNotFound,
+    ObjectStateChanged,
+)
+from keelstore.common.timestamp import Timestamp
+from keelstore.obj import attributes, layout
+from keelstore.obj.metadata import CHECKSUM_XATTR, RECORD_XATTR, encode
+from keelstore.obj.place import Place
+from keelstore.obj.reader import Validation
+from test.support.faulty_os import Crash, FaultyOs
+from test.support.objects import NOW, POLICIES, StoreBox, metadata_of, stamp
+
+LARGE = {f"X-Object-Meta-{i:02}": "v" * 250 for i in range(40)}  # more than an ext4 block holds
+
+
+@pytest.fixture
+def box(tmp_path):
+    return StoreBox(str(tmp_path))
+
+
+def quarantined(box: StoreBox, datadir: str = "objects") -> list[str]:
+    try:
+        return os.listdir(f"{box.device_path}/quarantined/{datadir}")
+    except FileNotFoundError:
+        return []
+
+
+def read(box: StoreBox, place: Place) -> bytes:
+    stored = box.store.open(place)
+    return b"".join(stored.body(0, stored.size, Validation()))
+
+
+# -- round trips
+
+
+def test_what_is_written_is_read(box):
+    place = box.put(metadata={"X-Object-Meta-A": "1"})
+    stored = box.store.open(place)
+    assert stored.metadata == metadata_of(place, stamp(0), b"hello", {"X-Object-Meta-A": "1"})
+    assert (stored.timestamp, stored.data_timestamp, stored.size) == (stamp(0), stamp(0), 5)
+    assert stored.read_all(Validation()) == b"hello"
+    assert box.files(place) == ["0.data"]
+    assert set(os.listxattr(f"{place.directory}/{layout.data_name(stamp(0))}")) == {CHECKSUM_XATTR, RECORD_XATTR}
+
+
+def test_newer_object_replaces_the_older(box):
+    box.put(body=b"one", at=0)
+    place = box.put(body=b"two", at=1)
+    assert read(box, place) == b"two" and box.files(place) == ["1.data"]
+
+
+def test_older_object_that_comes_late_changes_nothing(box):
+    box.put(body=b"two", at=1)
+    place = box.put(body=b"one", at=0)
+    assert read(box, place) == b"two" and box.files(place) == ["1.data"]
+
+
+def test_same_timestamp_again_replaces(box):
+    box.put(body=b"one")
+    place = box.put(body=b"two")
+    assert read(box, place) == b"two" and box.files(place) == ["0.data"]
+
+
+def test_streamed_object(box):
+    place, body = box.place(), bytes(range(256)) * 8192
+    upload = box.store.upload(place, None)
+    for start in range(0, len(body), 65536):
+        upload.write(body[start : start + 65536])
+    upload.flush()
+    assert (upload.size, upload.digest) == (len(body), md5(body).hexdigest())
+    box.store.commit(upload, place, stamp(0), metadata_of(place, stamp(0), body))
+    assert read(box, place) == body
+
+
+def test_upload_that_is_given_up_leaves_nothing(box):
+    place = box.place()
+    upload = box.store.upload(place, 100)
+    upload.write(b"x" * 50)
+    upload.abort()
+    upload.abort()
+    assert not os.path.exists(place.directory)
+    with pytest.raises(ObjectNotFound):
+        box.store.open(place)
+
+
+def test_long_upload_cleans_what_others_wrote_meanwhile(box):
+    place = box.place()
+    upload = box.store.upload(place, 3)
+    upload.write(b"new")
+    upload.flush()
+    box.put(body=b"old", at=1)
+    box.store.commit(upload, place, stamp(2), metadata_of(place, stamp(2), b"new"))
+    assert box.files(place) == ["2.data"]
+
+
+def test_upload_is_synced_in_steps(tmp_path, monkeypatch):
+    box = StoreBox(str(tmp_path), bytes_per_sync=1 << 20)
+    faults = FaultyOs(only=frozenset({"fdatasync"}))
+    monkeypatch.setattr(fs, "os", faults)
+    place = box.place()
+    upload = box.store.upload(place, 3 << 20)
+    for _ in range(48):
+        upload.write(b"x" * 65536)
+    upload.flush()
+    assert len(faults.calls) == 3
+    upload.abort()
+
+
+def test_file_system_without_unnamed_files(box, monkeypatch):
+    monkeypatch.setattr(fs, "_tmpfile_works", False)
+    place = box.put(metadata=LARGE)
+    assert read(box, place) == b"hello" and box.store.open(place).metadata.items() >= LARGE.items()
+    assert os.listdir(f"{box.device_path}/tmp") == []
+
+
+def test_metadata_file_applies_and_goes_with_its_object(box):
+    place = box.put(metadata={"X-Object-Meta-A": "1"})
+    box.store.write_meta(place, stamp(1), {"name": place.name, "X-Timestamp": stamp(1).internal, "X-Object-Meta-B": "2"})
+    stored = box.store.open(place)
+    stored.close()
+    assert "X-Object-Meta-A" not in stored.metadata and stored.metadata["X-Object-Meta-B"] == "2"
+    assert (stored.timestamp, stored.data_timestamp) == (stamp(1), stamp(0))
+    assert box.files(place) == ["0.data", "1.meta"]
+    box.put(at=2)
+    assert box.files(place) == ["2.data"]
+
+
+def test_content_type_of_an_older_metadata_file_counts(box):
+    place = box.put()
+    typed = {"name": place.name, "X-Timestamp": stamp(1).internal, "Content-Type": "text/new",
+             "Content-Type-Timestamp": stamp(1).internal}
+    box.store.write_meta(place, stamp(1), typed)
+    box.store.write_meta(place, stamp(2), {"name": place.name, "X-Timestamp": stamp(2).internal, "X-Object-Meta-B": "2"})
+    stored = box.store.open(place)
+    stored.close()
+    assert (stored.metadata["Content-Type"], stored.content_type_timestamp) == ("text/new", stamp(1))
+    assert (stored.timestamp, stored.metadata["X-Object-Meta-B"]) == (stamp(2), "2")
+
+
+def test_deleted_object_says_when(box):
+    place = box.put()
+    box.store.delete(place, stamp(1))
+    with pytest.raises(ObjectDeleted) as caught:
+        box.store.open(place)
+    assert caught.value.timestamp == stamp(1) and box.files(place) == ["1.ts"]
+
+
+def test_reclaimed_tombstone_leaves_nothing(box):
+    place = box.put()
+    box.clock.now = NOW + 700000
+    box.store.delete(place, stamp(1))
+    assert not os.path.exists(place.directory)
+
+
+def test_expired_object(box):
+    place = box.put(metadata={"X-Delete-At": str(int(NOW) + 10)})
+    box.store.open(place).close()
+    box.clock.now = NOW + 10
+    with pytest.raises(ObjectExpired) as caught:
+        box.store.open(place)
+    assert caught.value.timestamp == stamp(0) and caught.value.metadata["X-Delete-At"] == str(int(NOW) + 10)
+    box.store.open(place, open_expired=True).close()
+    box.store.open(place, now=NOW).close()
+
+
+def test_collision_of_hashes_is_told_apart(box):
+    place, other = box.put(), box.place("other")
+    other.directory = place.directory
+    with pytest.raises(ObjectCollision):
+        box.store.open(other)
+    assert box.files(place) == ["0.data"], "the object that is there stays"
+
+
+def test_data_that_vanishes_between_listing_and_opening(box, monkeypatch):
+    place = box.put()
+    found = box.store.look(place)
+    os.unlink(f"{place.directory}/{found.data.name}")
+    with pytest.raises(ObjectStateChanged):
+        box.store.open(place, found=found)
+
+
+# -- metadata that does not fit
+
+
+@pytest.mark.parametrize("name", ["o", "\U0001f600" * 1024])
+def test_large_metadata_is_kept_whole(box, name):
+    place = box.put(name, metadata=LARGE)
+    stored = box.store.open(place)
+    assert stored.metadata == metadata_of(place, stamp(0), b"hello", LARGE)
+    stored.close()
+    box.store.write_meta(place, stamp(1), {"name": place.name, "X-Timestamp": stamp(1).internal, **LARGE, "X-Object-Meta-Z": ""})
+    stored = box.store.open(place)
+    stored.close()
+    assert stored.metadata.items() >= LARGE.items() and "X-Object-Meta-Z" in stored.metadata
+    box.store.delete(place, stamp(2))
+    assert box.files(place) == ["2.ts"]
+    with pytest.raises(ObjectDeleted):
+        box.store.open(place)
+
+
+def needs_small_block(box: StoreBox) -> Place:
+    place = box.put(metadata=LARGE)
+    if box.files(place) == ["0.data"]:
+        pytest.skip("this file system holds large attributes")
+    return place
+
+
+def test_attributes_file_goes_with_its_data(box):
+    place = needs_small_block(box)
+    assert box.files(place) == ["0.attrs", "0.data"]
+    box.put(at=1)
+    assert box.files(place) == ["1.data"]
+
+
+def test_attributes_file_that_is_missing_is_waited_for_then_quarantined(box, monkeypatch):
+    place = needs_small_block(box)
+    os.unlink(f"{place.directory}/{layout.attrs_name(stamp(0))}")
+    with pytest.raises(ObjectStateChanged):
+        box.store.open(place)
+    assert quarantined(box) == []
+    monkeypatch.setattr("keelstore.obj.store.ARRIVAL_S", -1)
+    with pytest.raises(ObjectCorrupt):
+        box.store.open(place)
+    assert quarantined(box) == [place.name_hash]
+
+
+def test_attributes_file_that_is_damaged_is_quarantined(box):
+    place = needs_small_block(box)
+    with open(f"{place.directory}/{layout.attrs_name(stamp(0))}", "r+b") as file:
+        file.seek(300)
+        file.write(b"X")
+    with pytest.raises(ObjectCorrupt):
+        box.store.open(place)
+    assert quarantined(box) == [place.name_hash]
+
+
+def test_attributes_file_whose_data_never_came_is_cleaned_up(box):
+    place = needs_small_block(box)
+    os.unlink(f"{place.directory}/{layout.data_name(stamp(0))}")
+    with pytest.raises(ObjectNotFound):
+        box.store.open(place)
+    box.put(at=1)
+    assert box.files(place) == ["1.data"]
+
+
+# -- part power
+
+
+def test_part_power_grows(box):
+    """While it does, each write has a name in both places; afterwards the old place is emptied by the writes."""
+    base = box.place()
+    old, new = base.moved(10), base.moved(11)
+    assert old.directory != new.directory
+    box.store.write(old, stamp(0), b"x", metadata_of(old, stamp(0), b"x", LARGE), next_part_power=11)
+    assert box.files(old) == box.files(new)
+    for place in (old, new):
+        stored = box.store.open(place)
+        assert stored.metadata.items() >= LARGE.items() and stored.read_all(Validation()) == b"x"
+    assert os.stat(f"{old.directory}/{layout.data_name(stamp(0))}").st_nlink == 2
+    box.store.write_meta(old, stamp(1), {"name": old.name, "X-Timestamp": stamp(1).internal}, next_part_power=11)
+    assert box.files(new)[-1] == "1.meta"
+    box.store.write(old, stamp(2), b"y", metadata_of(old, stamp(2), b"y"), next_part_power=11)
+    assert box.files(old) == box.files(new) == ["2.data"]
+    with open(f"{new.partition_path}/hashes.invalid") as file:
+        assert file.read() == f"{new.suffix}\n" * 3
+    # the ring now has the new power; the old places still hold links
+    fs.link_existing(f"{new.directory}/{layout.data_name(stamp(2))}", f"{old.directory}/{layout.data_name(stamp(1))}")
+    box.store.delete(new, stamp(3), next_part_power=11)
+    assert box.files(new) == ["3.ts"]
+
+
+def test_part_power_link_that_fails_does_not_fail_the_write(box):
+    base = box.place()
+    old, new = base.moved(10), base.moved(11)
+    os.makedirs(os.path.dirname(new.partition_path), exist_ok=True)
+    with open(new.partition_path, "w") as file:
+        file.write("in the way")
+    box.store.write(old, stamp(0), b"x", metadata_of(old, stamp(0), b"x"), next_part_power=11)
+    assert read(box, old) == b"x"
+
+
+# -- what is wrong is quarantined
+
+
+def damage_size(path: str) -> None:
+    os.truncate(path, 0)
+
+
+def damage_checksum(path: str) -> None:
+    fs.set_xattr(path, CHECKSUM_XATTR, b"0" * 32)
+
+
+def damage_metadata(path: str) -> None:
+    fs.remove_xattr(path, CHECKSUM_XATTR)
+    record = fs.get_xattr(path, RECORD_XATTR) or b""
+    fs.set_xattr(path, RECORD_XATTR, record[: len(record) // 2])
+
+
+def damage_by_loss(path: str) -> None:
+    fs.remove_xattr(path, RECORD_XATTR)
+
+
+class Bomb:
+    def __reduce__(self):
+        return (os.mkdir, ("/tmp/keelstore-was-here",))
+
+
+def damage_bomb(path: str) -> None:
+    fs.remove_xattr(path, CHECKSUM_XATTR)
+    fs.set_xattr(path, RECORD_XATTR, pickle.dumps({b"name": Bomb()}, 2))
+
+
+def rewrite(**changes: str | None) -> Callable[[str], None]:
+    def damage(path: str) -> None:
+        fd = os.open(path, os.O_RDWR)
+        metadata = attributes.read(fd, lambda: None)
+        for key, value in changes.items():
+            if value is None:
+                metadata.pop(key.replace("_", "-"))
+            else:
+                metadata[key.replace("_", "-")] = value
+        attributes.write(fd, metadata)
+        os.close(fd)
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        damage_size, damage_checksum, damage_metadata, damage_by_loss, damage_bomb, rewrite(name=None), rewrite(Content_Length=None),
+        rewrite(Content_Length="6"), rewrite(Content_Length="x"), rewrite(Content_Length="-5"), rewrite(X_Delete_At="soon"),
+    ],
+)  # fmt: skip
+def test_damaged_object_is_quarantined(box, damage):
+    place = box.put()
+    damage(f"{place.directory}/{layout.data_name(stamp(0))}")
+    with pytest.raises(ObjectCorrupt):
+        box.store.open(place)
+    assert quarantined(box) == [place.name_hash] and not os.path.exists(place.directory)
+    assert not os.path.exists("/tmp/keelstore-was-here")
+    with open(f"{place.partition_path}/hashes.invalid") as file:
+        assert file.read() == f"{place.suffix}\n" * 2
+    with pytest.raises(ObjectNotFound):
+        box.store.open(place)
+
+
+def test_damaged_metadata_file_is_quarantined(box):
+    place = box.put()
+    box.store.write_meta(place, stamp(1), {"name": place.name, "X-Timestamp": stamp(1).internal})
+    damage_metadata(f"{place.directory}/{layout.meta_name(stamp(1))}")
+    with pytest.raises(ObjectCorrupt):
+        box.store.open(place)
+    assert quarantined(box) == [place.name_hash]
+
+
+def test_hash_directory_that_is_a_file(box):
+    place = box.place()
+    os.makedirs(os.path.dirname(place.directory))
+    with open(place.directory, "w") as file:
+        file.write("?")
+    with pytest.raises(ObjectCorrupt):
+        box.store.open(place)
+    assert quarantined(box) == [place.name_hash]
+
+
+@pytest.mark.parametrize("error", [errno.ENODATA, errno.EUCLEAN])
+def test_directory_that_cannot_be_listed(box, monkeypatch, error):
+    place = box.put()
+    real = os.listdir
+
+    def listdir(path):
+        if path == place.directory:
+            raise OSError(error, os.strerror(error))
+        return real(path)
+
+    with monkeypatch.context() as patch, pytest.raises(ObjectCorrupt):
+        patch.setattr(os, "listdir", listdir)
+        box.store.open(place)
+    assert quarantined(box) == [place.name_hash]
+
+
+def test_second_quarantine_of_a_name_keeps_both(box):
+    for at in range(2):
+        place = box.put(at=at)
+        damage_size(f"{place.directory}/{layout.data_name(stamp(at))}")
+        with pytest.raises(ObjectCorrupt):
+            box.store.open(place)
+    assert len(quarantined(box)) == 2
+
+
+def test_quarantine_of_another_policy(box):
+    place = box.place(policy=1)
+    box.store.write(place, stamp(0), b"x", metadata_of(place, stamp(0), b"x"))
+    damage_size(f"{place.directory}/{layout.data_name(stamp(0))}")
+    with pytest.raises(ObjectCorrupt):
+        box.store.open(place)
+    assert quarantined(box, "objects-1") == [place.name_hash]
+
+
+def test_wrong_content_is_given_once_then_quarantined(box):
+    place = box.put()
+    with open(f"{place.directory}/{layout.data_name(stamp(0))}", "r+b") as file:
+        file.write(b"HELLO")
+    assert read(box, place) == b"HELLO"
+    assert quarantined(box) == [place.name_hash]
+    with pytest.raises(ObjectNotFound):
+        box.store.open(place)
+
+
+def test_part_of_wrong_content_is_not_checked(box):
+    place = box.put()
+    with open(f"{place.directory}/{layout.data_name(stamp(0))}", "r+b") as file:
+        file.write(b"HELLO")
+    stored = box.store.open(place)
+    assert b"".join(stored.body(0, 4, Validation())) == b"HELL"
+    stored = box.store.open(place)
+    body = stored.body(0, 5, Validation(), chunk_size=2)
+    assert next(body) == b"HE"
+    body.close()
+    assert quarantined(box) == []
+
+
+def test_file_that_ends_early_breaks_the_body(box):
+    place = box.put(body=b"x" * 100)
+    stored = box.store.open(place)
+    os.truncate(f"{place.directory}/{layout.data_name(stamp(0))}", 40)
+    with pytest.raises(ObjectCorrupt):
+        list(stored.body(0, 100, Validation(), chunk_size=30))
+    assert quarantined(box) == [place.name_hash]
+
+
+def test_disk_error_while_reading_quarantines(box, monkeypatch):
+    place = box.put()
+    stored = box.store.open(place)
+
+    def fail(*args):
+        raise OSError(errno.EIO, "I/O error")
+
+    monkeypatch.setattr("keelstore.obj.reader.fs.read_cached", fail)
+    with pytest.raises(ObjectCorrupt):
+        stored.read_all(Validation())
+    assert quarantined(box) == [place.name_hash]
+
+
+def test_unchanged_file_is_not_checked_twice(box):
+    place, validation = box.put(), Validation(100, 3600)
+    assert box.store.open(place).read_all(validation) == b"hello"
+    stored = box.store.open(place)
+    body = stored.body(0, 5, validation)
+    assert body.file_region() == (stored._fd, 0, 5), "may go out by sendfile"
+    body.close()
+    fs.set_xattr(f"{place.directory}/{layout.data_name(stamp(0))}", "user.touched", b"1")
+    body = box.store.open(place).body(0, 5, validation)
+    assert body.file_region() is None, "a changed file must be read here, to be checked"
+    body.close()
+    never = box.store.open(place).body(0, 5, Validation(0))
+    assert never.file_region() is not None
+    never.close()
+
+
+# -- no room
+
+
+def test_reserve_keeps_writes_out_but_not_deletes(tmp_path):
+    box = StoreBox(str(tmp_path))
+    place = box.put(at=0)
+    full = StoreBox(str(tmp_path), reserve="100%")
+    with pytest.raises(DeviceFull):
+        full.put(at=1)
+    with pytest.raises(DeviceFull):
+        full.store.write_meta(place, stamp(1), {"name": place.name, "X-Timestamp": stamp(1).internal})
+    with pytest.raises(DeviceFull):
+        full.store.upload(place, None)
+    assert full.files(place) == ["0.data"] and read(full, place) == b"hello"
+    full.store.delete(place, stamp(2))
+    assert full.files(place) == ["2.ts"]
+
+
+def test_room_for_a_large_object_is_taken_first(box):
+    with pytest.raises(DeviceFull):
+        box.store.upload(box.place(), 1 << 43)
+    assert not os.path.exists(box.place().directory) or os.listdir(box.place().directory) == []
+
+
+# -- crashes and failures at every step
+
+
+def durable_operations(box: StoreBox, place: Place) -> dict[str, Callable[[], object]]:
+    meta = {"name": place.name, "X-Timestamp": stamp(2).internal, **LARGE}
+    return {
+        "put": lambda: box.put(body=b"new", at=2, metadata={"X-Object-Meta-V": "new"}),
+        "put large": lambda: box.put(body=b"new", at=2, metadata=LARGE),
+        "post": lambda: box.store.write_meta(place, stamp(2), meta),
+        "delete": lambda: box.store.delete(place, stamp(2)),
+    }
+
+
+def state(box: StoreBox, place: Place) -> str:
+    try:
+        stored = box.store.open(place)
+    except ObjectDeleted as error:
+        assert isinstance(error.timestamp, Timestamp)
+        return f"deleted {float(error.timestamp) - NOW:g}"
+    except ObjectNotFound:
+        return "absent"
+    metadata = dict(stored.metadata)
+    body = stored.read_all(Validation())
+    assert md5(body).hexdigest() == metadata["ETag"] and len(body) == int(metadata["Content-Length"])
+    whole = "large" if metadata.items() >= LARGE.items() else "small"
+    return f"{body.decode()} {float(stored.timestamp) - NOW:g} {whole}"
+
+
+AFTER = {"put": "new 2 small", "put large": "new 2 large", "post": "hello 2 large", "delete": "deleted 2"}
+
+
+@pytest.mark.parametrize("tmpfile_works", [True, False])
+@pytest.mark.parametrize("existing", [True, False])
+@pytest.mark.parametrize("operation", ["put", "put large", "post", "delete"])
+def test_crash_at_any_step_leaves_old_or_new(tmp_path, monkeypatch, operation, existing, tmpfile_works):
+    before = "hello 0 small" if existing else "absent"
+    after = AFTER[operation] if existing or operation != "post" else "absent"
+    seen, step = set(), 0
+    while True:
+        step += 1
+        monkeypatch.setattr(fs, "os", FaultyOs(syncs=False))
+        box = StoreBox(str(tmp_path / str(step)))
+        place = box.put() if existing else box.place()
+        monkeypatch.setattr(fs, "_tmpfile_works", tmpfile_works)
+        faults = FaultyOs(crash_at=step, syncs=False)
+        monkeypatch.setattr(fs, "os", faults)
+        crashed = False
+        try:
+            durable_operations(box, place)[operation]()
+        except Crash:
+            crashed = True
+        monkeypatch.setattr(fs, "os", FaultyOs(syncs=False))
+        found = state(box, place)
+        assert found in (before, after), f"{operation} crashed at step {step}, {faults.calls[-1:]}"
+        assert quarantined(box) == []
+        seen.add(found)
+        # whatever it left is no obstacle
+        box.store.hashes("sda1", box.device_path, POLICIES.by_index[0], "7")
+        box.put(body=b"later", at=3)
+        assert state(box, place) == "later 3 small" and box.files(place) == ["3.data"]
+        if not crashed:
+            assert found == after
+            break
+    assert step > 6 and seen == {before, after}
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("existing", [True, False])
+@pytest.mark.parametrize("operation", ["put", "put large", "post", "delete"])
+def test_failure_at_any_step_is_told_and_leaves_old_or_new(tmp_path, monkeypatch, operation, existing, error):
+    before = "hello 0 small" if existing else "absent"
+    after = AFTER[operation] if existing or operation != "post" else "absent"
+    step = 0
+    while True:
+        step += 1
+        monkeypatch.setattr(fs, "os", FaultyOs(syncs=False))
+        box = StoreBox(str(tmp_path / str(step)))
+        place = box.put() if existing else box.place()
+        faults = FaultyOs(fail_at=step, error=error, syncs=False)
+        monkeypatch.setattr(fs, "os", faults)
+        descriptors = len(os.listdir("/proc/self/fd"))
+        failed = False
+        try:
+            durable_operations(box, place)[operation]()
+        except (KeelstoreError, OSError) as caught:
+            failed = True
+            assert isinstance(caught, DeviceFull) or error == errno.EIO
+        monkeypatch.setattr(fs, "os", os)
+        assert len(os.listdir("/proc/self/fd")) == descriptors, "a descriptor leaks"
+        found = state(box, place)
+        assert found in (before, after) and quarantined(box) == []
+        if not failed:
+            assert found == after, "acknowledged"
+        if len(faults.calls) < step:
+            break
+    assert step > 6
+
+
+def test_acknowledged_means_synced(box, monkeypatch):
+    """Content, then name, then every directory that changed: in this order, before the call returns."""
+    trace = FaultyOs()
+    monkeypatch.setattr(fs, "os", trace)
+    place = box.put(metadata=LARGE)
+    monkeypatch.setattr(fs, "os", os)
+    steps = [name for name, _ in trace.calls if name in ("link", "fsync")]
+    assert steps[-1] == "fsync" and "link" in steps
+    last_link = max(index for index, name in enumerate(steps) if name == "link")
+    assert steps[:last_link].count("fsync") == steps.count("link"), "each file is synced before it gets its name"
+    assert steps[last_link + 1 :] == ["fsync"] * 5, "hash, suffix, partition, objects, device"
+    assert read(box, place) == b"hello"
+
+
+def test_directory_removed_under_a_writer_is_made_again(box, monkeypatch):
+    place = box.place()
+    real, done = fs.link_durably, list[int]()
+
+    def link_durably(new, target, made, before_sync):
+        if not done:
+            done.append(1)
+            os.rmdir(place.directory)  # a replicator found it empty
+        real(new, target, made, before_sync)
+
+    monkeypatch.setattr("keelstore.obj.writer.fs.link_durably", link_durably)
+    box.put()
+    assert read(box, place) == b"hello"
+
+
+def test_file_that_cannot_be_removed_does_not_fail_the_write(box, monkeypatch):
+    box.put(at=0)
+    faults = FaultyOs(fail_at=1, error=errno.EIO, only=frozenset({"unlink"}))
+    monkeypatch.setattr(fs, "os", faults)
+    place = box.put(body=b"new", at=1)
+    monkeypatch.setattr(fs, "os", os)
+    assert read(box, place) == b"new" and box.files(place) == ["0.data", "1.data"]
+
+
+def test_pickle_of_the_record_is_what_swift_expects(box):
+    place = box.put(metadata={"X-Object-Meta-A": "\u00c3\u00a9"})
+    path = f"{place.directory}/{layout.data_name(stamp(0))}"
+    assert fs.get_xattr(path, RECORD_XATTR) == encode(metadata_of(place, stamp(0), b"hello", {"X-Object-Meta-A": "\u00c3\u00a9"}))
