@@ -40,7 +40,8 @@ _EMPTY = b"\x00" * 16
 _BLOCK = HEADER.size * WAYS
 _KNOWN_KEYS = 16384  # keys whose digest a process remembers
 _KNOWN_VALUES = 1024  # values whose parsed form a process remembers: parsing costs four times what finding does
-_LOCK_WAIT_S = 0.05  # a stopped process may hold a lock for ever; give up then
+_LOCK_WAIT_S = 0.5  # locks are held for microseconds; longer: a busy machine, or a stopped process
+_IMPATIENCE_S = 5.0  # after such a wait was in vain, locks are only tried, so that a stopped process costs one wait
 _UNLIMITED_WORTH_S = 3600.0  # what an entry without expiry is worth to a full set
 
 _Place = tuple[bytes, int, int, int]  # digest, its checksum, offset of the set's headers, offset of the set's data
@@ -62,6 +63,7 @@ class EmbeddedCache:
         self._lock_fd = os.memfd_create("keelstore-cache-locks", os.MFD_CLOEXEC)
         self._finalizer = weakref.finalize(self, os.close, self._lock_fd)
         self._mutex = _thread.allocate_lock()  # byte-range locks do not tell the threads of a process apart
+        self._impatient_until = 0.0
         self._places: dict[str, _Place] = {}
         self._parsed: dict[str, tuple[bytes, Any]] = {}
 
@@ -221,7 +223,9 @@ class EmbeddedCache:
                 moment = clock.monotonic()
                 if not deadline:
                     deadline = moment + _LOCK_WAIT_S
-                elif moment > deadline:
+                if moment > deadline or moment < self._impatient_until:
+                    if moment > deadline:
+                        self._impatient_until = moment + _IMPATIENCE_S
                     self._mutex.release()
                     return False
                 os.sched_yield()
