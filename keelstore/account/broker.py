@@ -8,11 +8,10 @@ from typing import Any, ClassVar
 
 from keelstore.account import rows, schema
 from keelstore.account.rows import ContainerRow
-from keelstore.common.broker import (
+from keelstore.common.broker import Broker, DatabaseNotFound
+from keelstore.common.broker_steps import (
     NAMES_AT_ONCE,
-    Broker,
     Connection,
-    DatabaseNotFound,
     Metadata,
     conditions,
     one_row,

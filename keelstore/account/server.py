@@ -7,7 +7,8 @@ from typing import Any
 
 from keelstore.account.broker import AccountBroker, AccountInfo, PolicyStat
 from keelstore.account.options import AccountServerOptions
-from keelstore.common.broker import AlreadyExists, Connection
+from keelstore.common.broker import AlreadyExists
+from keelstore.common.broker_steps import Connection
 from keelstore.common.broker_sync import Receiver
 from keelstore.common.cluster import load_cluster
 from keelstore.common.db_server import DatabaseServer, listing_response

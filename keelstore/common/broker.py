@@ -1,4 +1,4 @@
-"""The SQLite file of one account or container: open, lock, pending updates, metadata, timestamps.
+"""The SQLite file of one account or container: open, lock, pending updates, create, quarantine.
 
 A row update is one append to ``<file>.pending``, under the lock of the directory; whoever reads next, or finds more than
 ``pending.CAP`` bytes waiting, merges them into the database in one transaction and empties the file. A crash in between
@@ -16,19 +16,19 @@ descriptor of a file drops all POSIX locks that this process holds on it, SQLite
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sqlite3
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from keelstore.common import fs, pending
 from keelstore.common.broker_schema import chexor
+from keelstore.common.broker_steps import Connection, Steps, one_row
 from keelstore.common.concurrency import Semaphore, on_disk_thread, pause
 from keelstore.common.errors import (
     DatabaseCorrupt,
@@ -38,15 +38,11 @@ from keelstore.common.errors import (
     ObjectNotFound,
     StorageError,
 )
-from keelstore.common.limits import Limits, check_merged_metadata
-from keelstore.common.listing import Span
-from keelstore.common.timestamp import ZERO, Timestamp
 
 BUSY_TIMEOUT_S = 25.0
 STALE_READ_TIMEOUT_S = 2.0  # then a GET or HEAD does without what is pending; short of the proxy's patience for a node
 CACHE_KIB = 512  # page cache of one connection
 HEAP_LIMIT = 48 << 20  # bytes that SQLite may hold in this process before it gives back page cache
-NAMES_AT_ONCE = 900  # parameters of one query, below SQLite's limit in every build
 RECLAIM_ROWS = 10000  # tombstones removed in one transaction
 RACY_NS = 20_000_000  # a file changed that recently may change again without its times showing it
 
@@ -55,8 +51,6 @@ _UNREADABLE = frozenset({"SQLITE_IOERR_READ", "SQLITE_IOERR_SHORT_READ", "SQLITE
 _LOCKED = ("database is locked", "database table is locked")
 
 T = TypeVar("T")
-Connection = sqlite3.Connection
-Metadata = dict[str, tuple[str, str]]  # key (Title-Case) to (value, internal timestamp); '' is a removed item
 
 
 class DatabaseNotFound(ObjectNotFound):
@@ -67,19 +61,13 @@ class AlreadyExists(StorageError):
     """Another request created the database first."""
 
 
-class Broker:
+class Broker(Steps):
     """One database file. Subclasses say what is in it: tables, rows of ``.pending``, how rows merge.
 
     Every public method may be called from a green thread; those of ``(connection, ...)`` are steps for ``read`` and
     ``write`` to run. Errors: DatabaseNotFound, DatabaseCorrupt (then already in quarantine), LockTimeout, DeviceFull,
     DeviceUnavailable.
     """
-
-    kind: ClassVar[str] = ""  # "account" or "container"
-    stat_table: ClassVar[str] = ""
-    table: ClassVar[str] = ""  # of the rows
-    tombstone_time: ClassVar[str] = ""  # the column that dates a deleted row
-    kept_metadata: ClassVar[frozenset[str]] = frozenset()  # lower-case keys that outlive a delete
 
     def __init__(self, path: str, device_path: str, logger: logging.Logger):
         self.path, self.device_path, self.logger = path, device_path, logger
@@ -432,117 +420,12 @@ class Broker:
         """An id that no other database file has or had."""
         return f"{uuid.uuid4()}-{self.device}"
 
-    # -- metadata ------------------------------------------------------------------------------------------------------
-
-    def metadata(self, connection: Connection) -> Metadata:
-        """All items, removed ones (value '') too."""
-        return parse_metadata(one_row(connection, f"SELECT metadata FROM {self.stat_table}")[0])
-
-    def update_metadata(
-        self, connection: Connection, updates: Mapping[str, tuple[str, str]], limits: Limits | None = None
-    ) -> Metadata:
-        """Take each item that is newer than what is known of its key. Gives the whole.
-
-        With ``limits`` the whole, not just the updates, must be within them (else BadRequest): many small updates add up.
-        """
-        if not updates:
-            return self.metadata(connection)
-        known = self.metadata(connection)
-        merged = merge_metadata(known, updates)
-        if merged is known:
-            return known
-        if limits is not None:
-            check_merged_metadata(limits, self.kind, {key: value for key, (value, _) in merged.items()})
-        connection.execute(f"UPDATE {self.stat_table} SET metadata = ?", (json.dumps(merged),))
-        return merged
-
-    # -- timestamps and deletion ---------------------------------------------------------------------------------------
-
-    def update_put_timestamp(self, connection: Connection, timestamp: str) -> None:
-        connection.execute(f"UPDATE {self.stat_table} SET put_timestamp = ? WHERE put_timestamp < ?",
-                           (timestamp, timestamp))  # fmt: skip
-
-    def update_status_changed_at(self, connection: Connection, timestamp: str) -> None:
-        connection.execute(f"UPDATE {self.stat_table} SET status_changed_at = ? WHERE status_changed_at < ?",
-                           (timestamp, timestamp))  # fmt: skip
-
-    def merge_timestamps(
-        self, connection: Connection, created_at: str, put_timestamp: str, delete_timestamp: str
-    ) -> None:
-        was_deleted = self.is_deleted_in(connection)
-        connection.execute(
-            f"UPDATE {self.stat_table} SET created_at = MIN(?, created_at), put_timestamp = MAX(?, put_timestamp),"
-            " delete_timestamp = MAX(?, delete_timestamp)", (created_at, put_timestamp, delete_timestamp),
-        )  # fmt: skip
-        if self.is_deleted_in(connection) != was_deleted:
-            self.update_status_changed_at(connection, Timestamp.now().internal)
-
-    def is_deleted_in(self, connection: Connection) -> bool:
-        raise NotImplementedError
-
     def is_deleted(self, may_be_stale: bool = False) -> bool:
         """Whether it counts as gone; True when there is no file."""
         try:
             return self.read_fresh(self.is_deleted_in, may_be_stale)
         except DatabaseNotFound:
             return True
-
-    def mark_deleted(self, connection: Connection, timestamp: str) -> None:
-        """Blank the metadata and set the delete time, where ``timestamp`` is newer."""
-        known = self.metadata(connection)
-        self.update_metadata(connection, {
-            key: ("", timestamp) for key in known if key.lower() not in self.kept_metadata})  # fmt: skip
-        connection.execute(
-            f"UPDATE {self.stat_table} SET delete_timestamp = ?, status = 'DELETED', status_changed_at = ?"
-            " WHERE delete_timestamp < ?", (timestamp, timestamp, timestamp),
-        )  # fmt: skip
-
-    # -- rows and replication points -----------------------------------------------------------------------------------
-
-    def max_row(self, connection: Connection, table: str = "") -> int:
-        """The highest ROWID ever given, -1 when none was."""
-        row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table or self.table,)).fetchone()
-        return row[0] if row else -1
-
-    def rows_since(self, connection: Connection, start: int, count: int) -> list[dict[str, Any]]:
-        """At most ``count`` rows with a ROWID above ``start``, as dicts of all columns, in order of ROWID."""
-        cursor = connection.execute(f"SELECT * FROM {self.table} WHERE ROWID > ? ORDER BY ROWID ASC LIMIT ?",
-                                    (start, count))  # fmt: skip
-        names = [column[0] for column in cursor.description]
-        return [dict(zip(names, row)) for row in cursor]
-
-    def sync_point(self, connection: Connection, remote_id: str, is_incoming: bool = True) -> int:
-        """How far a remote's rows were merged here (or ours pushed there); -1 when never."""
-        table = "incoming_sync" if is_incoming else "outgoing_sync"
-        row = connection.execute(f"SELECT sync_point FROM {table} WHERE remote_id = ?", (remote_id,)).fetchone()
-        return row[0] if row else -1
-
-    def sync_points(self, connection: Connection, is_incoming: bool = True) -> list[dict[str, Any]]:
-        table = "incoming_sync" if is_incoming else "outgoing_sync"
-        rows = connection.execute(f"SELECT remote_id, sync_point FROM {table}")
-        return [{"remote_id": remote_id, "sync_point": point} for remote_id, point in rows]
-
-    def merge_sync_points(
-        self, connection: Connection, points: Iterable[tuple[str, int]], is_incoming: bool = True
-    ) -> None:
-        """Advance; a point never goes back."""
-        table = "incoming_sync" if is_incoming else "outgoing_sync"
-        connection.executemany(
-            f"INSERT INTO {table} (remote_id, sync_point) VALUES (?, ?)"
-            " ON CONFLICT (remote_id) DO UPDATE SET sync_point = MAX(sync_point, excluded.sync_point)",
-            list(points),
-        )
-
-    def replace_id(self, connection: Connection, remote_id: str) -> None:
-        """Make a copied file a database of its own: a new id, and all of the remote's rows are known."""
-        last = connection.execute(f"SELECT MAX(ROWID) FROM {self.table}").fetchone()[0]
-        connection.execute(f"UPDATE {self.stat_table} SET id = ?", (self.new_id(),))
-        self.merge_sync_points(connection, [(remote_id, -1 if last is None else last)])
-
-    def info_dict(self, connection: Connection) -> dict[str, Any]:
-        """All columns of the stat row, by name; ``metadata`` is the raw text."""
-        names = [column[0] for column in connection.execute(f"SELECT * FROM {self.stat_table} LIMIT 0").description]
-        return dict(zip(names, one_row(connection, f"SELECT * FROM {self.stat_table}")))
 
     def reclaim(self, age: str, sync_age: str) -> None:
         """Forget tombstone rows and removed metadata items older than ``age``, sync points older than ``sync_age``."""
@@ -556,43 +439,12 @@ class Broker:
             pass
         self.write(lambda connection: self.reclaim_rest(connection, age, sync_age))
 
-    def reclaim_rest(self, connection: Connection, age: str, sync_age: str) -> None:
-        """What of ``reclaim`` is not rows."""
-        known = self.metadata(connection)
-        kept = {key: item for key, item in known.items() if item[0] != "" or item[1] >= age}
-        if len(kept) != len(known):
-            connection.execute(f"UPDATE {self.stat_table} SET metadata = ?", (json.dumps(kept),))
-        for table in ("outgoing_sync", "incoming_sync"):
-            # Times of the sync tables are whole seconds.
-            connection.execute(f"DELETE FROM {table} WHERE CAST(updated_at AS INTEGER) < ?", (int(Timestamp(sync_age)),))
-
-
 def _nothing(_connection: Connection) -> None:
     """The step of a write that only brings pending updates, or the tables, up to date."""
 
 
 class _OldSchema(Exception):
     """The file was written by an older version; a write brings it up to date."""
-
-
-def conditions(span: Span) -> tuple[str, list[str]]:
-    """A span of names as SQL, to follow another condition."""
-    where, arguments = "", []
-    if span.lower:
-        where += " AND name >= ?" if span.is_lower_included else " AND name > ?"
-        arguments.append(span.lower)
-    if span.upper:
-        where += " AND name <= ?" if span.is_upper_included else " AND name < ?"
-        arguments.append(span.upper)
-    return where, arguments
-
-
-def one_row(connection: Connection, sql: str) -> tuple[Any, ...]:
-    """The row of a table that always has one. Raises sqlite3.DatabaseError, as for any file that is not as written."""
-    row: tuple[Any, ...] | None = connection.execute(sql).fetchone()
-    if row is None:
-        raise sqlite3.DatabaseError("file is not a database of ours: its stat row is missing")
-    return row
 
 
 def prepare(connection: Connection) -> None:
@@ -609,34 +461,3 @@ def _is_locked(error: sqlite3.Error) -> bool:
     return any(sign in text for sign in _LOCKED)
 
 
-def timestamp_of(text: str | None) -> Timestamp:
-    """A timestamp column; zero for what is none."""
-    try:
-        return Timestamp(text or "0")
-    except ValueError:
-        return ZERO
-
-
-def parse_metadata(text: str | None) -> Metadata:
-    """The metadata column. Raises sqlite3.DatabaseError, as SQLite does for a page that is not as written."""
-    if not text:
-        return {}
-    try:
-        return {key: (value, when) for key, (value, when) in json.loads(text).items()}
-    except (ValueError, TypeError, AttributeError):
-        raise sqlite3.DatabaseError(f"file is not a database of ours: metadata {text[:80]!r}") from None
-
-
-def merge_metadata(known: Metadata, updates: Mapping[str, tuple[str, str]]) -> Metadata:
-    """Of each key the newer item; at equal times the greater value, so that order does not matter.
-
-    Gives ``known`` itself when nothing is new.
-    """
-    merged: Metadata | None = None
-    for key, item in updates.items():
-        have = known.get(key)
-        if have is None or (item[1], item[0]) > (have[1], have[0]):
-            if merged is None:
-                merged = dict(known)
-            merged[key] = (item[0], item[1])
-    return known if merged is None else merged

@@ -16,7 +16,8 @@ from typing import Any
 from urllib.parse import quote
 
 from keelstore.common import fs
-from keelstore.common.broker import Broker, Connection, DatabaseNotFound, merge_metadata, parse_metadata, prepare
+from keelstore.common.broker import Broker, DatabaseNotFound, prepare
+from keelstore.common.broker_steps import Connection, merge_metadata, parse_metadata
 from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.errors import BadRequest
 from keelstore.common.http import Response

@@ -14,12 +14,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from keelstore.common.broker import (
+from keelstore.common.broker import RACY_NS, Broker, DatabaseNotFound
+from keelstore.common.broker_steps import (
     NAMES_AT_ONCE,
-    RACY_NS,
-    Broker,
     Connection,
-    DatabaseNotFound,
     Metadata,
     conditions,
     one_row,

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from urllib.parse import quote
 
 from keelstore.common.backend import Backend
-from keelstore.common.broker import AlreadyExists, Connection, DatabaseNotFound
+from keelstore.common.broker import AlreadyExists, DatabaseNotFound
+from keelstore.common.broker_steps import Connection
 from keelstore.common.cluster import Cluster, load_cluster
 from keelstore.common.db_server import DatabaseServer, listing_response
 from keelstore.common.errors import BadRequest, NotFound

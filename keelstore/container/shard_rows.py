@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from keelstore.common import ranges
-from keelstore.common.broker import Connection, parse_metadata, timestamp_of
+from keelstore.common.broker_steps import Connection, parse_metadata, timestamp_of
 from keelstore.common.ranges import CLEAVED_AWAY_STATES, STATS_STATES, ShardRange, State
 from keelstore.common.timestamp import Timestamp
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from keelstore.common import ranges
-from keelstore.common.broker import Connection
+from keelstore.common.broker_steps import Connection
 from keelstore.common.broker_sync import Receiver
 from keelstore.common.errors import BadRequest
 from keelstore.common.headers import Headers, is_true

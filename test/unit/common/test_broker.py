@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keelstore.common import concurrency, fs, pending
-from keelstore.common.broker import AlreadyExists, DatabaseNotFound, merge_metadata
+from keelstore.common.broker import AlreadyExists, DatabaseNotFound
 from keelstore.common.broker_cache import BrokerCache
+from keelstore.common.broker_steps import merge_metadata
 from keelstore.common.errors import BadRequest, DatabaseCorrupt, DeviceFull, LockTimeout
 from keelstore.common.limits import Limits
 from keelstore.common.listing import ListingQuery
