@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from keelstore.common.errors import BadRequest, LengthRequired, NotFound, PreconditionFailed, RequestError
+from keelstore.common.errors import BadRequest, LengthRequired, NotFound, RequestError
 from keelstore.common.headers import Headers, is_true, wire_to_text
 from keelstore.common.http import Response
 from keelstore.common.info import ContainerInfo
@@ -328,6 +328,3 @@ def without_swift_bytes(content_type: str) -> str:
     """The content type as the client gave it."""
     parts = content_type.split(";")
     return ";".join(part for part in parts if not part.strip().startswith("swift_bytes="))
-
-
-__all__ = ["ObjectController", "PreconditionFailed", "expirer_container", "settle_expiry"]

@@ -5,12 +5,13 @@ What is not found is only said to be so when a quorum of primaries knows, or a t
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from keelstore.common.concurrency import Event, spawn
-from keelstore.common.errors import BackendError, WaitTimeout
+from keelstore.common.errors import WaitTimeout
 from keelstore.common.headers import Headers
 from keelstore.common.http import Response
 from keelstore.common.quorum import quorum_size
@@ -35,6 +36,12 @@ def source_timestamp(headers: Headers) -> Timestamp:
             except ValueError:
                 return ZERO
     return ZERO
+
+
+def _drop(response: Response) -> None:
+    """Read an answer that nobody needs to its end; what breaks then does not matter."""
+    with contextlib.suppress(*FAILURES):
+        response.drain()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +105,7 @@ class Reading:
         proven = has_timestamp(headers)
         note_failure(self.app, node, self.target.method, self.target.path, status)
         if not proven and node.is_handoff and (status == 404 or status >= 500):
-            response.drain()
+            _drop(response)
             return False
         if status == 404:
             if not node.is_handoff:
@@ -106,7 +113,7 @@ class Reading:
             if not proven:
                 if self._suppressed > 0:
                     self._suppressed -= 1
-                    response.drain()
+                    _drop(response)
                     return False
             elif self.is_object:
                 self._floor = max(self._floor or ZERO, source_timestamp(headers))
@@ -217,6 +224,3 @@ class Reading:
                         if other is not None:
                             other.close()
                     return
-
-
-__all__ = ["BackendError", "Reading", "Target", "source_timestamp"]

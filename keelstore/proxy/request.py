@@ -79,8 +79,6 @@ _BACKEND_CONTAINER: Final = frozenset({
 _BACKEND_OBJECT: Final = frozenset({
     "X-Backend-Clean-Expiring-Object-Queue", "X-Backend-Open-Expired", "X-Backend-Etag-Is-At",
     "X-Backend-Ignore-Range-If-Metadata-Present", "X-Backend-Fragment-Preferences",
-    "X-Backend-Container-Update-Override-Etag", "X-Backend-Container-Update-Override-Size",
-    "X-Backend-Container-Update-Override-Content-Type",
 })  # fmt: skip
 _OBJECT: Final = frozenset({
     "Content-Type", "Etag", "Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since",
@@ -98,7 +96,8 @@ _EXACT: Final = {
 _PREFIXES: Final = {
     "account": ("X-Account-Meta-", "X-Account-Sysmeta-"),
     "container": ("X-Container-Meta-", "X-Container-Sysmeta-"),
-    "object": ("X-Object-Meta-", "X-Object-Sysmeta-", "X-Object-Transient-Sysmeta-"),
+    "object": ("X-Object-Meta-", "X-Object-Sysmeta-", "X-Object-Transient-Sysmeta-",
+               "X-Backend-Container-Update-Override-"),
 }
 _REMOVABLE: Final[dict[str, dict[str, str]]] = {
     "account": {},

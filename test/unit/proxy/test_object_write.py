@@ -291,3 +291,17 @@ def test_footers_of_a_middleware_are_stored(proxy):
         start = b"--" + boundary + b"\r\nX-Document: object body\r\n\r\n" + body + b"\r\n--" + boundary
         assert call.body.startswith(start)
         assert b'{"X-Object-Sysmeta-Crypto": "yes"}\r\n--' + boundary + b"--\r\n" in call.body
+
+
+def test_an_input_that_gives_little_at_a_time_is_read_to_its_end(proxy):
+    class Slow:
+        def __init__(self):
+            self.left = b"data"
+
+        def read(self, size=-1):
+            given, self.left = self.left[:1], self.left[1:]
+            return given
+
+    proxy.script("object", "PUT", CREATED, CREATED, CREATED)
+    assert proxy.ask("PUT", OBJ, {"Content-Length": "4"}, Slow()).status == 201
+    assert {call.body for call in proxy.sent("object", "PUT")} == {b"data"}
