@@ -26,6 +26,7 @@ def run(module, extras=()):
     python = os.environ.get("KEELSTORE_PYTHON") or ensure(extras)
     paths = [ROOT] + [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != ROOT]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    os.environ.setdefault("KEELSTORE_COMMAND", sys.argv[0])  # how to call us again, for what we print
     arguments = [python, "-m", module] + sys.argv[1:]
     sys.stdout.flush()
     os.execv(python, arguments)

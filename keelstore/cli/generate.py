@@ -184,7 +184,7 @@ mount_check = false
 recon_cache_path = {node.path("cache")}
 
 [pipeline:main]
-pipeline = healthcheck {kind}-server
+pipeline = healthcheck recon {kind}-server
 
 [app:{kind}-server]
 use = egg:keelstore#{kind}

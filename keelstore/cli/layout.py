@@ -38,6 +38,11 @@ TEST_USERS = (
 )
 
 
+def command_name() -> str:
+    """How this command was called, to be shown in advice."""
+    return os.environ.get("KEELSTORE_COMMAND") or "keelstore"
+
+
 class CommandError(KeelstoreError):
     """Why a command cannot do what was asked; one line for the person who asked."""
 
@@ -171,7 +176,7 @@ class Layout:
                 value: Any = json.load(file)
         except (FileNotFoundError, NotADirectoryError):
             raise CommandError(f"{root} is not a keelstore data directory (it has no {MARKER}); "
-                               "'keelstore up' makes one") from None
+                               f"'{command_name()} up' makes one") from None
         except (OSError, ValueError) as error:
             raise CommandError(f"{path} cannot be read: {error}") from None
         known = {item.name for item in dataclasses.fields(Settings)}

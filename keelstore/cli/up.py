@@ -17,7 +17,7 @@ from dataclasses import replace
 import click
 
 from keelstore.cli import generate, processes
-from keelstore.cli.layout import CommandError, Layout, Settings
+from keelstore.cli.layout import CommandError, Layout, Settings, command_name
 from keelstore.cli.main import data_option
 from keelstore.common import daemon
 from keelstore.common.entry_points import FILTERS
@@ -115,7 +115,7 @@ def _only_one(data: str) -> Iterator[None]:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError:
-        raise CommandError(f"another 'keelstore up' is working on {data}") from None
+        raise CommandError(f"another 'up' is working on {data}") from None
     finally:
         os.close(lock)
         if is_made and not os.listdir(data):
@@ -127,10 +127,10 @@ def _check_not_running(layout: Layout) -> None:
     found = {number: pid for number, pid in running.items() if pid is not None}
     if len(found) == len(running):
         raise CommandError(f"it is already running (process {', '.join(map(str, found.values()))}); "
-                           "'keelstore status' tells more, 'keelstore down' stops it")
+                           f"'{command_name()} status' tells more, '{command_name()} down' stops it")
     if found:
         missing = ", ".join(str(number) for number, pid in running.items() if pid is None)
-        raise CommandError(f"it is already running, without node {missing}: 'keelstore node start' starts one")
+        raise CommandError(f"it is already running, without node {missing}: '{command_name()} node start' starts one")
     for node in layout.nodes:
         processes.stop_node(node)  # workers that a killed supervisor has left behind end by themselves; wait for it
 
@@ -150,7 +150,7 @@ def _tell(layout: Layout, data: str) -> None:
         f"  key             {settings.key}", "", "Try:",
         f"  curl -i -H 'X-Auth-User: {settings.user}' -H 'X-Auth-Key: {settings.key}' {settings.auth_url}",
         f"  swift -A {settings.auth_url} -U {settings.user} -K {settings.key} upload photos README.md",
-        f"  keelstore status{where}",
+        f"  {command_name()} status{where}",
     ]
     click.echo("\n".join(lines))
 

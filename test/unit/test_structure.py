@@ -1,0 +1,127 @@
+"""Facts about the code that drift unless something checks them: layers, sole importers, generated files, maps, entry points."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import pkgutil
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import keelstore
+from keelstore.cli import samples
+from keelstore.common.entry_points import APPS, COMMANDS, FILTERS
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "keelstore"
+LAYERS = {"cli": 3, "node": 2, "proxy": 1, "obj": 1, "container": 1, "account": 1, "common": 0}
+SOLE_IMPORTERS = {
+    "eventlet": {"common/concurrency.py"}, "greenlet": {"common/concurrency.py"}, "webob": {"common/http.py"},
+    "xattr": {"common/fs.py"}, "pyeclib": {"common/codec.py"},
+}
+LIGHT_COMMANDS = ("keelstore.cli.main", "keelstore.cli.status", "keelstore.cli.up", "keelstore.cli.down")
+
+
+def sources() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        yield path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """Full names of the modules that a module imports, also inside functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_imports_point_down() -> None:
+    wrong = []
+    for path, tree in sources():
+        own = path.partition("/")[0]
+        if own not in LAYERS:
+            continue
+        for name in imported(tree):
+            parts = name.split(".")
+            if parts[0] != "keelstore" or len(parts) < 2 or parts[1] not in LAYERS or parts[1] == own:
+                continue
+            if LAYERS[parts[1]] >= LAYERS[own]:
+                wrong.append(f"{path} imports {name}")
+    assert wrong == []
+
+
+def test_each_library_has_one_importer() -> None:
+    wrong = [f"{path} imports {name}" for path, tree in sources() for name in imported(tree)
+             if path not in SOLE_IMPORTERS.get(name.partition(".")[0], {path})]
+    assert wrong == []
+
+
+def test_numpy_belongs_to_the_ring_builder() -> None:
+    wrong = [path for path, tree in sources() if "numpy" in {name.partition(".")[0] for name in imported(tree)}
+             and not path.startswith(("common/ring/", "cli/ring_"))]
+    assert wrong == []
+
+
+def test_only_entry_points_patch_the_standard_library() -> None:
+    patching = [path for path, tree in sources() for node in ast.walk(tree)
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "monkey_patch"]
+    assert set(patching) <= {"node/__main__.py", "common/concurrency.py"}
+
+
+def test_sample_files_and_option_reference_are_current() -> None:
+    assert samples.stale() == [], "run: python -m keelstore.cli.samples"
+
+
+@pytest.mark.parametrize("package", ["cli", "node", "proxy", "obj", "container", "account", "common", "common/ring",
+                                     "common/middleware"])
+def test_package_maps_name_every_module(package: str) -> None:
+    text = ast.get_docstring(ast.parse((PACKAGE / package / "__init__.py").read_text())) or ""
+    modules = {info.name for info in pkgutil.iter_modules([str(PACKAGE / package)])}
+    words = set(re.findall(r"[A-Za-z0-9_]+", text))
+    assert modules - words == set(), f"keelstore/{package}/__init__.py does not say what these are"
+
+
+def test_every_module_says_what_it_is() -> None:
+    assert [path for path, tree in sources() if not ast.get_docstring(tree)] == []
+
+
+@pytest.mark.parametrize("target", sorted({*APPS.values(), *FILTERS.values()}))
+def test_paste_entry_points_exist(target: str) -> None:
+    module, _, name = target.partition(":")
+    assert callable(getattr(importlib.import_module(module), name))
+
+
+@pytest.mark.parametrize("name,target", sorted(COMMANDS.items()))
+def test_commands_exist_and_have_a_script(name: str, target: str) -> None:
+    module, _, function = target.partition(":")
+    tree = ast.parse((ROOT / (module.replace(".", "/") + ".py")).read_text())
+    assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    assert os.access(ROOT / "bin" / name, os.X_OK)
+
+
+@pytest.mark.parametrize("name", sorted(FILTERS))
+def test_filters_say_where_they_stand(name: str) -> None:
+    module = importlib.import_module(FILTERS[name].partition(":")[0])
+    assert isinstance(module.AFTER, tuple) and isinstance(module.BEFORE, tuple)
+
+
+@pytest.mark.parametrize("module", LIGHT_COMMANDS)
+def test_commands_start_without_what_they_do_not_need(module: str) -> None:
+    tree = ast.parse((ROOT / (module.replace(".", "/") + ".py")).read_text())
+    top = {name.partition(".")[0] for node in tree.body for name in imported(node)
+           if isinstance(node, (ast.Import, ast.ImportFrom))}
+    assert not top & {"numpy", "eventlet", "lxml", "requests", "rich"}
+
+
+def test_no_source_file_is_huge() -> None:
+    assert [path for path in PACKAGE.rglob("*.py") if len(path.read_text().splitlines()) > 800] == []
+
+
+def test_the_version_is_a_plain_number() -> None:
+    assert re.fullmatch(r"\d+\.\d+\.\d+", keelstore.__version__)
