@@ -8,221 +8,25 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from datetime import timedelta
 
+from keelstore.cli import ring_device_commands as devices
 from keelstore.cli import ring_reports, ring_usage
-from keelstore.cli.ring_arguments import (
-    DeviceArguments,
-    Parser,
-    UsageError,
-    device_arguments,
-    new_devices,
-    parse_weight,
-    parse_whole,
-    searches,
-    searches_with_changes,
-    searches_with_value,
-)
+from keelstore.cli.ring_arguments import Parser, UsageError
 from keelstore.cli.ring_progress import ProgressLine
+from keelstore.cli.ring_session import EXIT_ERROR, EXIT_OK, EXIT_WARNING, Refused, Session, say
 from keelstore.common import fs
 from keelstore.common.errors import LockTimeout, RingError
 from keelstore.common.ring import composite
 from keelstore.common.ring import format as ring_format
 from keelstore.common.ring.builder import MAX_BALANCE, RingBuilder
-from keelstore.common.ring.devices import RingDevice
 from keelstore.common.ring.errors import BuilderFileMissing, RingFileError
 
-EXIT_OK, EXIT_WARNING, EXIT_ERROR = 0, 1, 2
 LOCK_S = 15.0  # how long the -safe variant waits for another one at work
-
-_UNCHANGED = "The on-disk ring builder is unchanged."
-
-
-class Refused(Exception):
-    """The command ends here, with a message and exit code 2."""
-
-
-@dataclass
-class Session:
-    """One run of the command."""
-
-    program: str
-    builder_file: str
-    ring_file: str
-    args: Sequence[str]
-    now: float
-    _builder: RingBuilder | None = None
-
-    @property
-    def builder(self) -> RingBuilder:
-        assert self._builder is not None
-        return self._builder
-
-    def save(self) -> None:
-        self.builder.save(self.builder_file)
-
-    def backup(self, path: str) -> None:
-        """Keep a copy of a file that was just written."""
-        folder = os.path.join(os.path.dirname(os.path.abspath(path)), "backups")
-        try:
-            shutil.copyfile(path, os.path.join(folder, f"{int(time.time())}.{os.path.basename(path)}"))
-        except OSError as error:
-            raise Refused(f"{path}: written, but no backup could be made: {error}") from None
-
-    def write_ring(self, version: int, id_bytes: int = 2) -> None:
-        ring_format.save(self.builder.ring(id_bytes), self.ring_file, version)
-        self.backup(self.ring_file)
-
-    def integer(self, what: str) -> int:
-        """The one argument that the command has."""
-        return parse_whole(self.one_argument(), what)
-
-    def one_argument(self) -> str:
-        if len(self.args) != 1:
-            raise UsageError("one argument is needed")
-        return self.args[0]
-
-
-def say(*lines: str) -> None:
-    for line in lines:
-        print(line)
-
-
-# -- devices -----------------------------------------------------------------------------------------------------------
-
-
-def add(session: Session) -> int:
-    if session.builder.next_part_power is not None:
-        raise Refused("Partition power increase in progress. You need to finish the increase first before adding devices.")
-    try:
-        devices = new_devices(device_arguments(session.args), lambda line: print(line, file=sys.stderr))
-        for device in devices:
-            same = session.builder.find_same_place(device)
-            if same:
-                raise ValueError(f"Device {same.id} already uses {device.ip}:{device.port}/{device.device}.")
-            device_id = session.builder.add_device(device)
-            say(f"Device {session.builder.device(device_id)} with {device.weight} weight got id {device_id}")
-    except (ValueError, RingError) as error:
-        raise Refused(f"{error}\n{_UNCHANGED}") from None
-    session.save()
-    return EXIT_OK
-
-
-def search(session: Session) -> int:
-    found = session.builder.search(_one_search(session))
-    if not found:
-        raise Refused("No matching devices found")
-    say(*ring_reports.search_table(session.builder, found))
-    return EXIT_OK
-
-
-def _one_search(session: Session) -> dict[str, object]:
-    found = searches(device_arguments(session.args))
-    if len(found) != 1:
-        raise UsageError("one search value is needed")
-    return found[0]
-
-
-def list_parts(session: Session) -> int:
-    conditions = searches(device_arguments(session.args))
-    if session.builder.table is None:
-        raise Refused(f'Specified builder file "{session.builder_file}" is not rebalanced yet. Please rebalance first.')
-    found = {dev.id for one in conditions for dev in session.builder.search(one)}
-    if not found:
-        raise Refused("No matching devices found")
-    say(*ring_reports.parts_table(session.builder.partitions_on(found)))
-    return EXIT_OK
-
-
-def set_weight(session: Session) -> int:
-    def change(device_id: int, value: str) -> str:
-        weight = parse_weight(value)
-        session.builder.set_weight(device_id, weight)
-        return f"weight set to {weight}"
-    return _set_each(session, "weight", parse_weight, change)
-
-
-def set_region(session: Session) -> int:
-    def change(device_id: int, value: str) -> str:
-        session.builder.set_region(device_id, parse_whole(value, "region"))
-        return f"region set to {value}"
-    return _set_each(session, "region", lambda value: parse_whole(value, "region"), change)
-
-
-def set_zone(session: Session) -> int:
-    def change(device_id: int, value: str) -> str:
-        session.builder.set_zone(device_id, parse_whole(value, "zone"))
-        return f"zone set to {value}"
-    return _set_each(session, "zone", lambda value: parse_whole(value, "zone"), change)
-
-
-def _set_each(session: Session, what: str, check: Callable[[str], object], change: Callable[[int, str], str]) -> int:
-    arguments = device_arguments(session.args)
-    wanted = searches_with_value(arguments)
-    for _, value in wanted:
-        check(value)
-    for conditions, value in wanted:
-        devices = _matching(session, conditions)
-        _confirm(devices, arguments, f"Are you sure you want to update the {what} for these {len(devices)} devices?",
-                 "Aborting device modifications")
-        for device in devices:
-            done = change(device.id, value)
-            shown = device if what == "weight" else session.builder.device(device.id)
-            say(f"{shown} {done}")
-    session.save()
-    return EXIT_OK
-
-
-def set_info(session: Session) -> int:
-    arguments = device_arguments(session.args, with_changes=True)
-    for conditions, changes in searches_with_changes(arguments):
-        devices = _matching(session, conditions)
-        _confirm(devices, arguments, f"Are you sure you want to update the info for these {len(devices)} devices?",
-                 "Aborting device modifications")
-        for device in devices:
-            say(f"Device {device} is now {session.builder.set_info(device.id, changes)}")
-    session.save()
-    return EXIT_OK
-
-
-def remove(session: Session) -> int:
-    if session.builder.next_part_power is not None:
-        raise Refused("Partition power increase in progress. You need to finish the increase first before removing "
-                      "devices.")
-    arguments = device_arguments(session.args)
-    for conditions in searches(arguments):
-        devices = _matching(session, conditions)
-        _confirm(devices, arguments, f"Are you sure you want to remove these {len(devices)} devices?",
-                 "Aborting device removals")
-        for device in devices:
-            session.builder.remove(device.id)
-            say(f"{device} marked for removal and will be removed next rebalance.")
-    session.save()
-    return EXIT_OK
-
-
-def _matching(session: Session, conditions: dict[str, object]) -> list[RingDevice]:
-    found = session.builder.search(conditions)
-    if not found:
-        raise Refused(f"Search value matched 0 devices.\n{_UNCHANGED}")
-    return found
-
-
-def _confirm(devices: Sequence[RingDevice], arguments: DeviceArguments, question: str, abort: str) -> None:
-    if len(devices) < 2:
-        return
-    say("Matched more than one device:", *(f"    {device}" for device in devices))
-    if arguments.is_sure:
-        return
-    print(f"{question} (y/N) ", end="", flush=True)
-    if sys.stdin.readline().strip() != "y":
-        raise Refused(abort)
 
 
 # -- the ring as a whole -----------------------------------------------------------------------------------------------
@@ -232,7 +36,7 @@ def create(session: Session) -> int:
     if len(session.args) != 3:
         raise UsageError("three arguments are needed")
     power, replicas, hours = session.args
-    session._builder = RingBuilder(_int(power, "part_power"), _float(replicas, "replicas"), _int(hours, "min_part_hours"))
+    session.loaded = RingBuilder(_int(power, "part_power"), _float(replicas, "replicas"), _int(hours, "min_part_hours"))
     session.save()
     session.backup(session.builder_file)
     return EXIT_OK
@@ -386,7 +190,7 @@ def write_builder(session: Session) -> int:
         ring = ring_format.load(session.ring_file)
     except FileNotFoundError:
         raise Refused(f"Ring file does not exist: {session.ring_file}") from None
-    session._builder = RingBuilder.from_ring(ring, hours)
+    session.loaded = RingBuilder.from_ring(ring, hours)
     session.save()
     return EXIT_OK
 
@@ -493,14 +297,15 @@ def finish_increase_partition_power(session: Session) -> int:
 # -- main --------------------------------------------------------------------------------------------------------------
 
 COMMANDS: dict[str, Callable[[Session], int]] = {
-    "": info, "add": add, "cancel_increase_partition_power": cancel_increase_partition_power, "create": create,
+    "": info, "add": devices.add, "cancel_increase_partition_power": cancel_increase_partition_power, "create": create,
     "dispersion": dispersion, "finish_increase_partition_power": finish_increase_partition_power,
-    "increase_partition_power": increase_partition_power, "list_parts": list_parts,
+    "increase_partition_power": increase_partition_power, "list_parts": devices.list_parts,
     "prepare_increase_partition_power": prepare_increase_partition_power,
-    "pretend_min_part_hours_passed": pretend_min_part_hours_passed, "rebalance": rebalance, "remove": remove,
-    "search": search, "set_info": set_info, "set_min_part_hours": set_min_part_hours, "set_overload": set_overload,
-    "set_region": set_region, "set_replicas": set_replicas, "set_weight": set_weight, "set_zone": set_zone,
-    "validate": validate, "version": version, "write_builder": write_builder, "write_ring": write_ring,
+    "pretend_min_part_hours_passed": pretend_min_part_hours_passed, "rebalance": rebalance, "remove": devices.remove,
+    "search": devices.search, "set_info": devices.set_info, "set_min_part_hours": set_min_part_hours,
+    "set_overload": set_overload, "set_region": devices.set_region, "set_replicas": set_replicas,
+    "set_weight": devices.set_weight, "set_zone": devices.set_zone, "validate": validate, "version": version,
+    "write_builder": write_builder, "write_ring": write_ring,
 }
 _WITHOUT_BUILDER = frozenset({"create", "version", "write_builder"})
 
@@ -550,7 +355,7 @@ def _run(program: str, args: Sequence[str]) -> int:
         with lock:
             session = Session(program, builder_file, ring_file, args[2:], time.time())
             if command not in _WITHOUT_BUILDER:
-                session._builder = _load(builder_file)
+                session.loaded = _load(builder_file)
             if command not in COMMANDS:
                 raise Refused(f"Unknown command: {command}")
             os.makedirs(os.path.join(folder, "backups"), exist_ok=True)

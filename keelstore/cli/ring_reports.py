@@ -36,9 +36,9 @@ def device_table(builder: RingBuilder) -> list[str]:
     devices = sorted(builder, key=lambda dev: (dev.region, dev.zone, dev.ip, dev.device))
     balances = builder.device_balances()
     weights = [f"{dev.weight:.2f}" for dev in devices]
-    ip_width = max([10, *(len(shown_ip(dev.ip)) for dev in devices)])
+    ip_width = _ip_width(10, [dev.ip for dev in devices])
     port_width = max([4, *(len(str(dev.port)) for dev in devices)])
-    other_ip_width = max([14, *(len(shown_ip(dev.replication_ip)) for dev in devices)])
+    other_ip_width = _ip_width(14, [dev.replication_ip for dev in devices])
     other_port_width = max([4, *(len(str(dev.replication_port)) for dev in devices)])
     weight_width = max([6, *map(len, weights)])
     lines = [f"Devices:{'id':>5} {'region':>6} {'zone':>4} {'ip address':>{ip_width}}:{'port':<{port_width}} "
@@ -52,6 +52,10 @@ def device_table(builder: RingBuilder) -> list[str]:
             f"{dev.device:>5} {weight:>{weight_width}} {builder.parts_of(dev.id):>10} "
             f"{balances[dev.id]:>7.2f} {flags:>5} {dev.meta}")
     return lines
+
+
+def _ip_width(least: int, ips: Sequence[str]) -> int:
+    return max([least, *map(len, ips)]) + (2 if any(":" in ip for ip in ips) else 0)  # brackets
 
 
 def power_notes(builder: RingBuilder, program: str) -> list[str]:

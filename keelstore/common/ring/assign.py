@@ -68,10 +68,10 @@ def assign(problem: Problem, rng: np.random.Generator, progress: Progress | None
     rows, partitions = problem.table.shape
     say: Progress = progress or (lambda what, share: None)
     if rows and (problem.table == problem.topology.none).all():
-        say("assigning partitions", 0.0)
         whole = problem.short == partitions
         return spread(problem.topology, problem.limits, problem.crowded, problem.quotas, partitions,
-                      rows if whole else rows - 1, 0 if whole else problem.short, rng)
+                      rows if whole else rows - 1, 0 if whole else problem.short, rng,
+                      lambda share: say("assigning partitions", share * 0.8))
     return _Assignment(problem, rng, say).run()
 
 

@@ -67,7 +67,7 @@ class BuilderState:
     last_moves: NDArray[np.uint8] | None = None
     last_moves_epoch: int = 0
     graph: Mapping[Tier, list[int]] = field(default_factory=dict)
-    dispersion: float | None = None
+    dispersion: float | None = 0.0
     id: str | None = None
 
 

@@ -12,6 +12,7 @@ the same partitions that are badly placed at each depth, and so the fewest of th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,27 +25,27 @@ BATCHES = 2048  # more of them mix the devices better and take longer
 
 
 def spread(topology: Topology, limits: Limits, crowded: tuple[NDArray[np.bool_], ...], quota: Ints, partitions: int,
-           replicas: int, extra: int, rng: np.random.Generator) -> NDArray[np.int32]:
+           replicas: int, extra: int, rng: np.random.Generator, report: Callable[[float], None]) -> NDArray[np.int32]:
     """Rows of device ids: ``replicas`` of them, and one more for the first ``extra`` partitions.
 
     ``quota`` (by device id) sums to the number of slots; ``crowded`` tells, by depth, the tiers that cannot but hold too
-    much. Returns an array of ``replicas (+1 if extra)`` by ``partitions``;
+    much. ``report`` is told the share that is done. Returns an array of ``replicas (+1 if extra)`` by ``partitions``;
     what the short row does not have is ``topology.none``.
     """
     quotas: NDArray[np.int64] = quota.astype(np.int64)
     if not extra:
-        return _sample(topology, crowded, quotas, partitions, replicas, rng)
+        return _sample(topology, crowded, quotas, partitions, replicas, rng, report)
     table = np.full((replicas + 1, partitions), topology.none, dtype=np.int32)
     first = _divide(topology, limits, quotas, extra, replicas + 1, partitions - extra)
-    table[:, :extra] = _sample(topology, crowded, first, extra, replicas + 1, rng)
+    table[:, :extra] = _sample(topology, crowded, first, extra, replicas + 1, rng, report)
     if replicas and extra < partitions:
         table[:replicas, extra:] = _sample(topology, crowded, quotas - first, partitions - extra,
-                                            replicas, rng)
+                                            replicas, rng, report)
     return table
 
 
 def _sample(topology: Topology, crowded: tuple[NDArray[np.bool_], ...], quotas: NDArray[np.int64], partitions: int,
-            replicas: int, rng: np.random.Generator) -> NDArray[np.int32]:
+            replicas: int, rng: np.random.Generator, report: Callable[[float], None]) -> NDArray[np.int32]:
     table = np.empty((replicas, partitions), dtype=np.int32)
     left = quotas.copy()
     batch = max(1, -(-partitions // BATCHES))
@@ -53,6 +54,7 @@ def _sample(topology: Topology, crowded: tuple[NDArray[np.bool_], ...], quotas: 
     tiers = [topology.of[depth][devices] for depth in range(DEPTHS)]
     for begin in range(0, partitions, batch):
         remaining = partitions - begin
+        report(begin / partitions)
         count = min(batch, remaining)
         order = devices[_order(tiers, crowded, rng)]
         ends = np.cumsum(left[order])
