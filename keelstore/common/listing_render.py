@@ -46,6 +46,8 @@ def content_type_of(request: Request) -> str:
     """The form of the listing: the ``format`` parameter, else what Accept likes best. Raises RequestError 406, 400."""
     wanted = request.params.get("format")
     if wanted is not None:
+        if not wanted.isascii() and not is_valid_text(wanted):
+            raise BadRequest('"format" parameter not valid UTF-8')
         return _FORMATS.get(wanted.lower(), PLAIN)
     accept = request.environ.get("HTTP_ACCEPT")
     found = best_match(accept, OFFERS) if accept else PLAIN

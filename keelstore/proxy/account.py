@@ -126,7 +126,8 @@ class AccountController:
         return to_quorum(app, request, nodes, method, part, f"/{account}", [headers] * nodes.primary_count)
 
     def autocreate(self, request: ProxyRequest, account: str) -> bool:
-        """Create the account that a request needs; whether it is there now."""
+        """Create the account that a request needs; whether it is there now. Raises BadRequest for a name too long."""
+        check_length(self.app, "account", account)
         headers = Headers()
         for name, value in request.header_items():
             if name.startswith("X-Account-Sysmeta-"):
