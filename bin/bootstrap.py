@@ -67,17 +67,17 @@ def is_current(wanted, extras):
 
 def build(wanted, extras):
     extras = sorted(set(extras) | set(installed().get("extras", ())))
-    say("installing into %s (the first time this takes a minute)" % VENV)
+    say(f"installing into {VENV} (the first time this takes a minute)")
     stamp = installed()
     if not os.access(PYTHON, os.X_OK) or stamp.get("root") not in (None, ROOT):
         make_venv(find_python())
     if os.path.exists(STAMP):
         os.unlink(STAMP)
-    target = ROOT + ("[%s]" % ",".join(extras) if extras else "")
+    target = ROOT + ("[{}]".format(",".join(extras)) if extras else "")
     command = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-e", target]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if done.returncode:
-        fail("pip could not install what keelstore needs:\n%s" % done.stdout.decode("utf-8", "replace").strip()[-2000:])
+        fail("pip could not install what keelstore needs:\n{}".format(done.stdout.decode("utf-8", "replace").strip()[-2000:]))
     with open(STAMP + ".new", "w") as file:
         json.dump({"digest": wanted, "extras": extras, "root": ROOT}, file)
     os.replace(STAMP + ".new", STAMP)
@@ -88,10 +88,11 @@ def find_python():
     if sys.version_info >= OLDEST:
         return sys.executable
     for minor in range(15, OLDEST[1] - 1, -1):
-        found = shutil.which("python3.%d" % minor)
+        found = shutil.which(f"python3.{minor}")
         if found:
             return found
-    return fail("keelstore needs Python %d.%d or newer, and %s is %s" % (OLDEST + (sys.executable, sys.version.split()[0])))
+    wanted = ".".join(map(str, OLDEST))
+    return fail(f"keelstore needs Python {wanted} or newer, and {sys.executable} is {sys.version.split()[0]}")
 
 
 def make_venv(python):
@@ -104,21 +105,22 @@ def make_venv(python):
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
         subprocess.run(["apt-get", "update", "-qq"], env=environment, **quiet)
-        subprocess.run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", "python3-venv"], env=environment, **quiet)
+        install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "python3-venv"]
+        subprocess.run(install, env=environment, **quiet)
         shutil.rmtree(VENV, ignore_errors=True)
         done = subprocess.run([python, "-m", "venv", VENV], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         if done.returncode == 0:
             return
     shutil.rmtree(VENV, ignore_errors=True)
-    fail("%s cannot make a virtual environment (on Debian or Ubuntu: apt install python3-venv):\n%s" % (
+    fail("{} cannot make a virtual environment (on Debian or Ubuntu: apt install python3-venv):\n{}".format(
         python, done.stdout.decode("utf-8", "replace").strip()[-1000:]))
 
 
 def say(text):
-    sys.stderr.write("keelstore: %s\n" % text)
+    sys.stderr.write(f"keelstore: {text}\n")
     sys.stderr.flush()
 
 
 def fail(text):
-    sys.stderr.write("Error: %s\n" % text)
+    sys.stderr.write(f"Error: {text}\n")
     sys.exit(1)
