@@ -144,8 +144,8 @@ class AccountBroker(Broker):
         self, name: str, put_timestamp: str, delete_timestamp: str, object_count: int, bytes_used: int,
         policy_index: int, timeout_s: float | None = None,
     ) -> None:  # fmt: skip
-        """One update of a container's row, through the pending file."""
-        gone = int(not object_count and Timestamp(delete_timestamp) > Timestamp(put_timestamp))
+        """One update of a container's row, through the pending file. Times as ``rows.time_text`` gives them."""
+        gone = int(not object_count and delete_timestamp > put_timestamp)
         self.put_record((name, put_timestamp, delete_timestamp, object_count, bytes_used, gone, policy_index),
                         timeout_s)  # fmt: skip
 
@@ -170,8 +170,7 @@ class AccountBroker(Broker):
                 " storage_policy_index FROM container WHERE deleted IN (0, 1)"
                 f" AND name IN ({','.join('?' * len(some))})", some,
             ):  # fmt: skip
-                known[row[1]] = (row[0], row[1:], ContainerRow(
-                    row[1], timestamp_of(row[2]), timestamp_of(row[3]), row[4], row[5], row[7]))  # fmt: skip
+                known[row[1]] = row[0], row[1:], ContainerRow(row[1], row[2], row[3], row[4], row[5], row[7])
         removed, added = [], []
         for name, arrived in new.items():
             have = known.get(name)

@@ -11,16 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from keelstore.common.timestamp import ZERO, Timestamp
+from keelstore.common.timestamp import Timestamp
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerRow:
-    """What an account knows of one container; None: not told. ``has_objects`` decides with the times whether it is gone."""
+    """What an account knows of one container; None: not told. Times as :func:`time_text` gives them."""
 
     name: str
-    put_timestamp: Timestamp | None
-    delete_timestamp: Timestamp | None
+    put_timestamp: str | None
+    delete_timestamp: str | None
     object_count: int | None
     bytes_used: int | None
     policy_index: int | None
@@ -33,25 +33,33 @@ class ContainerRow:
             raise ValueError("a row needs a name")
         put, delete, policy = item["put_timestamp"], item["delete_timestamp"], item.get("storage_policy_index")
         return cls(
-            name, Timestamp(put) if put is not None else None, Timestamp(delete) if delete is not None else None,
+            name, None if put is None else time_text(put), None if delete is None else time_text(delete),
             _number(item["object_count"]), _number(item["bytes_used"]), None if policy is None else int(policy),
         )  # fmt: skip
 
     @property
     def deleted(self) -> int:
         """1 when it was deleted after it was last put, and holds nothing."""
-        return int((self.delete_timestamp or ZERO) > (self.put_timestamp or ZERO) and not self.object_count)
+        return int((self.delete_timestamp or "0") > (self.put_timestamp or "0") and not self.object_count)
 
     @property
-    def activity(self) -> Timestamp:
-        return max(self.put_timestamp or ZERO, self.delete_timestamp or ZERO)
+    def activity(self) -> str:
+        return max(self.put_timestamp or "0", self.delete_timestamp or "0")
 
     def values(self) -> tuple[str, str, str, int, int, int, int]:
         """The columns name, put, delete, object count, bytes, deleted, policy."""
         return (
-            self.name, (self.put_timestamp or ZERO).internal, (self.delete_timestamp or ZERO).internal,
-            self.object_count or 0, self.bytes_used or 0, self.deleted, self.policy_index or 0,
+            self.name, self.put_timestamp or "0", self.delete_timestamp or "0", self.object_count or 0,
+            self.bytes_used or 0, self.deleted, self.policy_index or 0,
         )  # fmt: skip
+
+
+def time_text(text: str) -> str:
+    """A timestamp as rows hold it: internal form, but ``0`` stays ``0``, since the hash of a row is made of this text.
+
+    Such texts order as the times do. Raises ValueError.
+    """
+    return "0" if text == "0" else Timestamp(text).internal
 
 
 def _number(value: Any) -> int | None:
@@ -70,7 +78,7 @@ def merge(known: ContainerRow, new: ContainerRow) -> ContainerRow:
     )  # fmt: skip
 
 
-def _newest(one: Timestamp | None, other: Timestamp | None) -> Timestamp | None:
+def _newest(one: str | None, other: str | None) -> str | None:
     if one is None or other is None:
         return one if other is None else other
     return max(one, other)

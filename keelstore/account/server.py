@@ -7,6 +7,7 @@ from typing import Any
 
 from keelstore.account.broker import AccountBroker, AccountInfo, PolicyStat
 from keelstore.account.options import AccountServerOptions
+from keelstore.account.rows import time_text
 from keelstore.common.broker import AlreadyExists
 from keelstore.common.broker_steps import Connection
 from keelstore.common.broker_sync import Receiver
@@ -95,9 +96,9 @@ class AccountServer(DatabaseServer[AccountBroker]):
         count = _number(environ.get("HTTP_X_OBJECT_COUNT"), "X-Object-Count")
         size = _number(environ.get("HTTP_X_BYTES_USED"), "X-Bytes-Used")
         policy = _number(environ.get("HTTP_X_BACKEND_STORAGE_POLICY_INDEX", "0"), "X-Backend-Storage-Policy-Index")
+        text = environ.get("HTTP_X_TIMESTAMP")
+        timestamp = _time(text, "X-Timestamp") if text is not None else Timestamp.now(self.clock()).internal
         if is_auto_create(names.account) and not broker.exists:
-            text = environ.get("HTTP_X_TIMESTAMP")
-            timestamp = _time(text, "X-Timestamp") if text is not None else Timestamp.now(self.clock()).internal
             self._create(broker, names.account, timestamp)
         if is_true(environ.get("HTTP_X_ACCOUNT_OVERRIDE_DELETED")):
             if not broker.exists:
@@ -214,7 +215,7 @@ def _time(text: str | None, name: str) -> str:
     if text is None:
         raise BadRequest(f"Missing {name} header")
     try:
-        return Timestamp(text).internal
+        return time_text(text)
     except ValueError:
         raise BadRequest(f"Invalid {name} header") from None
 

@@ -88,8 +88,8 @@ class Receiver:
         def step(connection: Connection) -> dict[str, Any]:
             broker = self.broker
             broker.update_metadata(connection, items)
+            self.merge_more(connection, list(more))  # it compares our times with the remote's: before they are merged
             broker.merge_timestamps(connection, *times)
-            self.merge_more(connection, list(more))
             info = self.info_in(connection)
             point = broker.sync_point(connection, remote_id)
             if info["hash"] == remote_hash and point < max_row:

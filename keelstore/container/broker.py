@@ -410,16 +410,17 @@ class ContainerBroker(Broker):
             (put_timestamp, delete_timestamp, object_count, bytes_used),
         )
 
-    def delete_container(self, connection: Connection, timestamp: str) -> bool:
-        """Whether it was there before. Raises RequestError 409 when it holds objects or was put later."""
+    def delete_container(self, connection: Connection, timestamp: str) -> bool | None:
+        """Whether it was there before; None when it stays, because it was put later. Raises RequestError 409: not empty.
+
+        The delete time is kept even when the container stays: a node that saw the two in the other order has it too.
+        """
         info = self.info_in(connection)
         if not self.is_empty_in(connection):
             raise RequestError(status=409)
         was_there = bool(timestamp_of(info.put_timestamp)) and not info.is_deleted
         self.mark_deleted(connection, timestamp)
-        if not self.is_deleted_in(connection):
-            raise RequestError(status=409)
-        return was_there
+        return was_there if self.is_deleted_in(connection) else None
 
     def replace_id(self, connection: Connection, remote_id: str) -> None:
         super().replace_id(connection, remote_id)

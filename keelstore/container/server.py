@@ -220,6 +220,8 @@ class ContainerServer(DatabaseServer[ContainerBroker]):
             return self._delete_row(request, names, timestamp, broker)
         targets(request)
         was_there = broker.write(lambda connection: broker.delete_container(connection, timestamp))
+        if was_there is None:
+            return Response(409)
         sync_to.update_link(broker.device_path, f"{broker.base}.db", broker.path, False)
         if not self._tell_account(request, names, broker):
             return Response(404)

@@ -8,7 +8,8 @@ from keelstore.account.rows import ContainerRow, item_of, merge
 
 
 def row(put=1, delete=0, count=0, size=0, policy=0):
-    return ContainerRow.from_item({"name": "c", "put_timestamp": str(put), "delete_timestamp": str(delete),
+    return ContainerRow.from_item({"name": "c", "put_timestamp": f"{put:016.5f}",
+                                   "delete_timestamp": f"{delete:016.5f}" if delete else "0",
                                    "object_count": count, "bytes_used": size, "storage_policy_index": policy})  # fmt: skip
 
 
@@ -39,6 +40,11 @@ def test_what_is_not_told_is_kept():
     untold = ContainerRow("c", None, None, None, None, None)
     assert merge(row(put=5, count=3, policy=2), untold) == row(put=5, count=3, policy=2)
     assert merge(untold, row(put=5, count=3, policy=2)).values() == row(put=5, count=3, policy=2).values()
+
+
+def test_zero_stays_as_it_is_written():
+    # a row's hash is made of the text, and Swift keeps what it is sent
+    assert row(put=5).values()[1:3] == ("0000000005.00000", "0")
 
 
 def test_items_and_records():

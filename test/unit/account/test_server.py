@@ -81,6 +81,7 @@ def test_bad_rows(server):
     for change in ({"X-Put-Timestamp": "x"}, {"X-Object-Count": "x"}, {"X-Bytes-Used": "1e3"}, {"X-Backend-Storage-Policy-Index": "x"}):
         assert server("PUT", "/a/c", {**ROW, **change}).status == 400
     assert server("PUT", "/a/c").status == 400
+    assert server("PUT", "/a/c", ROW, at="x").body == b"Invalid X-Timestamp header"
     assert server("GET", "/a").status == 204
 
 
