@@ -151,7 +151,7 @@ class MimeDocuments:
             raise UnprocessableEntity("footer MD5 mismatch")
         try:
             values = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise BadRequest("invalid JSON for footer doc") from None
         if not isinstance(values, dict) or not all(
             isinstance(value, (str, int, float)) and "\n" not in key for key, value in values.items()

@@ -168,7 +168,7 @@ def preferences(environ: Environ) -> list[Preference] | None:
             Preference(Timestamp(str(wish["timestamp"])), frozenset(int(index) for index in wish.get("exclude", ())))
             for wish in json.loads(text)
         ]
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise BadRequest("Invalid X-Backend-Fragment-Preferences header") from None
 
 
