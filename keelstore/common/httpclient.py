@@ -80,7 +80,7 @@ class ConnectionPool:
         """After a fork the connections are the parent's."""
         for rest in self._rest.values():
             for _, wire in rest:
-                wire.stream.sock.close()
+                wire.stream.forget()
         self._rest.clear()
 
 
@@ -244,6 +244,8 @@ class HttpBody:
         except BaseException:
             self._drop()
             raise
+        if isinstance(self._source, Chunked):
+            self._source.end_if_buffered()
         if self._source.ended:
             self._wire = None
             self._client.release(wire, self._address, self._keep_alive)
@@ -292,6 +294,7 @@ class HttpUpload:
         self._what = f"{method} {path[:200]}"
         self._is_chunked = length is None
         self._body_ended = False
+        self._early: Response | None = None  # what the node answered before it had the whole body
         framing = "Transfer-Encoding: chunked\r\n" if length is None else f"Content-Length: {length}\r\n"
         wire: Any = None
         try:
@@ -315,6 +318,8 @@ class HttpUpload:
 
     def ready(self, timeout_s: float | None = None) -> Response | None:
         """None: go on. A Response: the node has answered already."""
+        if self._early is not None:
+            return self._early
         wire = self._live()
         try:
             for _ in range(MAX_INTERIM):
@@ -334,43 +339,52 @@ class HttpUpload:
 
     def send(self, data: bytes) -> None:
         """Some of the body. Raises BackendError, BackendTimeout; ValueError beyond the announced length."""
-        if not data:
+        if not data or self._early is not None:
             return
         if self._left is not None:
             if len(data) > self._left:
                 raise ValueError("more bytes than the announced length")
             self._left -= len(data)
+        if self._is_chunked:
+            self._send([b"%x\r\n" % len(data), data, b"\r\n"])
+        else:
+            self._send([data])
+
+    def _send(self, parts: list[bytes | bytearray | memoryview]) -> None:
         wire = self._live()
         try:
-            if self._is_chunked:
-                wire.stream.send_parts([b"%x\r\n" % len(data), data, b"\r\n"])
-            else:
-                wire.stream.send(data)
-        except _ERRORS as error:
+            wire.stream.send_parts(parts)
+        except WaitTimeout as error:
             self._fail(error)
+        except OSError as error:
+            # It closed before it had all: perhaps with an answer, which is then what the caller wants to know.
+            try:
+                head = read_head(wire, self._method, 0)
+            except _ERRORS:
+                self._fail(error)
+            if head.status < 200:
+                self._fail(error)
+            self._early = self._answer(wire, head, False)
         except BaseException:
             self.abort()
             raise
 
     def end_body(self) -> None:
         """The end of the current body; ``ready`` may then tell to send another (two-phase PUT)."""
-        wire = self._live()
+        if self._early is not None:
+            return
         if self._left:
             self.abort()
             raise ValueError("fewer bytes than the announced length")
         if self._is_chunked and not self._body_ended:
-            try:
-                wire.stream.send(b"0\r\n\r\n")
-            except _ERRORS as error:
-                self._fail(error)
-            except BaseException:
-                self.abort()
-                raise
+            self._send([b"0\r\n\r\n"])
         self._body_ended = True
 
     def finish(self, timeout_s: float | None = None) -> Response:
         """End the body and wait for the answer."""
         self.end_body()
+        if self._early is not None:
+            return self._early
         wire = self._live()
         try:
             for _ in range(MAX_INTERIM):
