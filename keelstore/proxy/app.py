@@ -176,6 +176,8 @@ class ProxyApp:
         affinity = self._common_affinity if policy is None else self._affinity[policy.index]
         primaries = order_for_read(ring.primaries(part), own.sorting_method, affinity, self.health.timing_ms,
                                    self.shuffle)
+        if self.health.has_suspects:
+            primaries.sort(key=self.health.is_suspect)
         return self.as_nodes(kind, primaries, lambda: ring.handoffs(part))
 
     def as_nodes(self, kind: str, primaries: list[Any], rest: Callable[[], Iterable[Any]]) -> Nodes:

@@ -102,13 +102,14 @@ def ask_in_turn(
         try:
             response = app.backend.call(
                 address_of(node, use_replication), method, f"/{node.device}/{part}{path}", headers, query=query,
-                body=body, timeout_s=app.options.node_timeout, digest=digest,
+                body=body, timeout_s=app.health.patience_s(node, app.options.node_timeout), digest=digest,
             )  # fmt: skip
             status = response.status
             data = response.read(MAX_ANSWER)
         except (BackendError, WaitTimeout, OSError, ValueError) as error:
-            app.health.error(node, f"{method} {path}: {error}")
+            app.health.failed(node, f"{method} {path}", error)
             continue
+        app.health.answered(node)
         if status >= 500:
             note_failure(app, node, method, path, status)
             continue

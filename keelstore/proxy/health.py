@@ -2,6 +2,10 @@
 
 A device that has failed more than ``limit`` times, the last time less than ``interval_s`` ago, is not asked
 (``spec: proxy 3``).
+
+A node that let a whole time limit pass is *suspect* until it answers again, or ``interval_s`` have gone by: reads ask
+it last, and it is given a tenth of the time. So a frozen node, whose devices would each have to fail many times at full length,
+costs one wait and not hundreds.
 """
 
 from __future__ import annotations
@@ -10,8 +14,10 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from keelstore.common.errors import BackendTimeout, WaitTimeout
 from keelstore.common.stats import NoStats
 
+SUSPECT_SHARE = 10
 _MAX_KEYS = 100_000  # devices remembered; a ring is smaller
 
 
@@ -25,6 +31,7 @@ class Health:
         self.clock, self.logger = clock, logger
         self._errors: dict[str, list[float]] = {}  # key: [count, time of the last]
         self._timings: dict[str, tuple[float, float]] = {}  # ip: (milliseconds, expiry)
+        self._suspects: dict[tuple[str, int], float] = {}  # address: until when
 
     def is_limited(self, node: Any) -> bool:
         """Whether the device is to be left alone for now."""
@@ -58,6 +65,36 @@ class Health:
         record[1] = self.clock()
         self.stats.increment("error_limiter.forced_limit")
         self.logger.warning("node %s is not asked for %g s: %s", node.key, self.interval_s, what)
+
+    def failed(self, node: Any, what: str, error: BaseException) -> None:
+        """Count a request that got no answer; a node that kept silent becomes suspect."""
+        if isinstance(error, (BackendTimeout, WaitTimeout)):
+            if len(self._suspects) >= _MAX_KEYS:
+                self._suspects.clear()
+            self._suspects[node.address] = self.clock() + self.interval_s
+        self.error(node, f"{what}: {error}")
+
+    def answered(self, node: Any) -> None:
+        """The node has given an answer, whatever it said."""
+        if self._suspects:
+            self._suspects.pop(node.address, None)
+
+    @property
+    def has_suspects(self) -> bool:
+        return bool(self._suspects)
+
+    def is_suspect(self, node: Any) -> bool:
+        if not self._suspects:
+            return False
+        until = self._suspects.get(node.address)
+        if until is not None and until < self.clock():
+            del self._suspects[node.address]
+            return False
+        return until is not None
+
+    def patience_s(self, node: Any, seconds: float) -> float:
+        """How long to wait for the node where others get ``seconds``."""
+        return seconds / SUSPECT_SHARE if self._suspects and self.is_suspect(node) else seconds
 
     def _record(self, node: Any) -> list[float]:
         if len(self._errors) >= _MAX_KEYS:

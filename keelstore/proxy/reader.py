@@ -84,11 +84,13 @@ class Reading:
         try:
             response: Response = app.backend.call(
                 address_of(node, self.use_replication), target.method, f"/{node.device}/{target.part}{target.path}",
-                target.headers if headers is None else headers, query=target.query, timeout_s=self.timeout_s,
+                target.headers if headers is None else headers, query=target.query,
+                timeout_s=app.health.patience_s(node, self.timeout_s),
             )  # fmt: skip
         except FAILURES as error:
-            app.health.error(node, f"{target.method} {target.path}: {error}")
+            app.health.failed(node, f"{target.method} {target.path}", error)
             return None
+        app.health.answered(node)
         if self.is_timed:
             app.health.record_timing(node, app.clock() - started)
         return response

@@ -164,13 +164,15 @@ class _Streaming:
         app = self.app
         for node in self.nodes:
             upload = None
+            timeout_s = app.health.patience_s(node, app.options.node_timeout)
             try:
                 upload = app.backend.upload(
                     address_of(node, self.use_replication), f"/{node.device}/{self.part}{self.path}", headers,
-                    method="PUT", length=length, timeout_s=app.options.node_timeout,
+                    method="PUT", length=length, timeout_s=timeout_s,
                     digest=None if self.boundary else self.hasher.hexdigest,
                 )  # fmt: skip
-                response = upload.ready(app.options.node_timeout)
+                response = upload.ready(timeout_s)
+                app.health.answered(node)
                 if response is None:
                     if self.boundary and not is_true((upload.continue_headers or {}).get("X-Obj-Metadata-Footer")):
                         upload.abort()
@@ -182,7 +184,7 @@ class _Streaming:
             except (*FAILURES, ValueError) as error:
                 if upload is not None:
                     upload.abort()
-                app.health.error(node, f"PUT {self.path}: {error}")
+                app.health.failed(node, f"PUT {self.path}", error)
                 continue
             upload.abort()
             if response.status >= 500:
@@ -226,7 +228,7 @@ class _Streaming:
             try:
                 pair[1].send(data)
             except FAILURES as error:
-                self.app.health.error(pair[0], f"PUT {self.path}: {error}")
+                self.app.health.failed(pair[0], f"PUT {self.path}", error)
                 pair[1].abort()
                 failed = [pair] if failed is None else [*failed, pair]
         if failed is not None:
@@ -254,7 +256,7 @@ class _Streaming:
                     body = response.read(MAX_ANSWER)
                 except (*FAILURES, ValueError) as error:
                     upload.abort()
-                    app.health.error(node, f"PUT {self.path}: {error}")
+                    app.health.failed(node, f"PUT {self.path}", error)
                     return None
                 note_failure(app, node, "PUT", self.path, response.status)
                 return Answer(response.status, response.headers, body, node)

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from keelstore.common.errors import BackendError
+from keelstore.common.errors import BackendError, BackendTimeout
 from keelstore.common.http import Response
 from keelstore.proxy.body import Piece, after, multipart_layout, size_of, spans_of
 from test.support import fakes
@@ -212,3 +212,23 @@ def test_what_is_left_of_a_layout():
     whole = sum(map(size_of, layout))
     for sent in range(whole + 1):
         assert sum(map(size_of, after(layout, sent))) == whole - sent
+
+
+def test_a_silent_node_is_asked_last_and_waited_for_less(proxy):
+    waits = []
+    plain = proxy.backend.call
+
+    def call(address, method, path, headers, query="", body=b"", timeout_s=None, digest=None):
+        waits.append((path.split("/")[1], timeout_s))
+        return plain(address, method, path, headers, query, body, timeout_s, digest)
+
+    proxy.backend.call = call
+    proxy.backend.rules.append(lambda call: BackendTimeout("silent") if call.device == "ob0" else None)
+    proxy.script("object", "GET", BackendTimeout("silent"), found(), found())
+    proxy.ask("GET", OBJ)
+    proxy.ask("GET", OBJ)
+    assert [device for device, _ in waits if device.startswith("ob")] == ["ob0", "ob1", "ob1"]
+    waits.clear()
+    proxy.ask("DELETE", OBJ)
+    assert dict(waits)["ob0"] == 1.0
+    assert dict(waits)["ob1"] == 10.0

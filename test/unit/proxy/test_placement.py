@@ -3,6 +3,7 @@ import logging
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keelstore.common.errors import BackendError, BackendTimeout
 from keelstore.common.ring.ring import Node
 from keelstore.proxy.health import Health
 from keelstore.proxy.placement import (
@@ -116,3 +117,19 @@ def test_timings_expire():
     assert health.timing_ms(node(0)) == 12.346
     now[0] += 301
     assert health.timing_ms(node(0)) == -1
+
+
+def test_a_silent_node_is_suspect_until_it_answers():
+    now = [100.0]
+    health = Health(10, 60, 300, lambda: now[0], logging.getLogger("keelstore.test"))
+    health.failed(node(0), "GET", BackendError("refused"))
+    assert not health.is_suspect(node(0))
+    health.failed(node(0), "GET", BackendTimeout("silent"))
+    assert health.is_suspect(node(0))
+    assert (health.patience_s(node(0), 10.0), health.patience_s(node(1), 10.0)) == (1.0, 10.0)
+    health.answered(node(0))
+    assert health.patience_s(node(0), 10.0) == 10.0
+    health.failed(node(0), "GET", BackendTimeout("silent"))
+    now[0] += 61
+    assert not health.is_suspect(node(0))
+    assert not health.has_suspects
