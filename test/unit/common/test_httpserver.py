@@ -12,6 +12,7 @@ from keelstore.common.errors import BadRequest, ClientDisconnect, ClientTimeout
 from keelstore.common.http import Request, Response
 from keelstore.common.httpserver import ServerOptions, server_options
 from keelstore.common.limits import Limits
+from test.support.smuggling import CHUNKED_HEAD, DOUBTFUL, REFUSED
 from test.support.wire import dial, read_all, read_until, serve, talk
 
 CANARY = b"DELETE /canary HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -88,61 +89,6 @@ def test_chunked_request_with_trailers_is_read():
     assert "HTTP_X_TRAILER" not in app.environs[1] and "HTTP_X_AUTH_TOKEN" not in app.environs[1]
 
 
-# S40: each is followed by a canary on the same connection, which must not be executed.
-REFUSED = {
-    "length and coding": (b"PUT /o HTTP/1.1\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
-    "coding and length": (b"PUT /o HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 0\r\n\r\n0\r\n\r\n", 400),
-    "two lengths": (b"PUT /o HTTP/1.1\r\nContent-Length: 0\r\nContent-Length: 5\r\n\r\n", 400),
-    "equal lengths": (b"PUT /o HTTP/1.1\r\nContent-Length: 0\r\nContent-Length: 0\r\n\r\n", 400),
-    "length list": (b"PUT /o HTTP/1.1\r\nContent-Length: 0, 0\r\n\r\n", 400),
-    "length plus": (b"PUT /o HTTP/1.1\r\nContent-Length: +0\r\n\r\n", 400),
-    "length minus": (b"PUT /o HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
-    "length space": (b"PUT /o HTTP/1.1\r\nContent-Length: 0 0\r\n\r\n", 400),
-    "length hex": (b"PUT /o HTTP/1.1\r\nContent-Length: 0x0\r\n\r\n", 400),
-    "length empty": (b"PUT /o HTTP/1.1\r\nContent-Length:\r\n\r\n", 400),
-    "length word": (b"PUT /o HTTP/1.1\r\nContent-Length: abc\r\n\r\n", 400),
-    "length unicode digit": (b"PUT /o HTTP/1.1\r\nContent-Length: \xb2\r\n\r\n", 400),
-    "length huge": (b"PUT /o HTTP/1.1\r\nContent-Length: " + b"9" * 40 + b"\r\n\r\n", 400),
-    "length underscore": (b"PUT /o HTTP/1.1\r\nContent_Length: 4\r\n\r\n", 400),
-    "coding underscore": (b"PUT /o HTTP/1.1\r\nTransfer_Encoding: chunked\r\n\r\n", 400),
-    "bare lf in head": (b"PUT /o HTTP/1.1\nContent-Length: 0\r\n\r\n", 400),
-    "bare lf before a header": (b"PUT /o HTTP/1.1\r\nX-A: b\nContent-Length: 0\r\n\r\n", 400),
-    "bare lf ends the head": (b"PUT /o HTTP/1.1\nX-A: b\n\n", 400),
-    "bare cr": (b"PUT /o HTTP/1.1\r\nX-A: b\rX-B: c\r\n\r\n", 400),
-    "folded": (b"PUT /o HTTP/1.1\r\nX-A: b\r\n c\r\n\r\n", 400),
-    "folded with tab": (b"PUT /o HTTP/1.1\r\nX-A: b\r\n\tc\r\n\r\n", 400),
-    "folded first": (b"PUT /o HTTP/1.1\r\n X-A: b\r\n\r\n", 400),
-    "nul in name": (b"PUT /o HTTP/1.1\r\nX-\0A: b\r\n\r\n", 400),
-    "nul in value": (b"PUT /o HTTP/1.1\r\nX-A: b\0c\r\n\r\n", 400),
-    "control in name": (b"PUT /o HTTP/1.1\r\nX-\x01A: b\r\n\r\n", 400),
-    "del in value": (b"PUT /o HTTP/1.1\r\nX-A: \x7f\r\n\r\n", 400),
-    "vertical tab before coding": (b"PUT /o HTTP/1.1\r\nTransfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n", 400),
-    "space before colon": (b"PUT /o HTTP/1.1\r\nContent-Length : 0\r\n\r\n", 400),
-    "tab before colon": (b"PUT /o HTTP/1.1\r\nTransfer-Encoding\t: chunked\r\n\r\n0\r\n\r\n", 400),
-    "space in name": (b"PUT /o HTTP/1.1\r\nX A: b\r\n\r\n", 400),
-    "empty name": (b"PUT /o HTTP/1.1\r\n: b\r\n\r\n", 400),
-    "no colon": (b"PUT /o HTTP/1.1\r\nHost\r\n\r\n", 400),
-    "two hosts": (b"GET /o HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
-    "one word": (b"GET\r\n\r\n", 400),
-    "four words": (b"GET /o x HTTP/1.1\r\n\r\n", 400),
-    "double space": (b"GET  /o HTTP/1.1\r\n\r\n", 400),
-    "tab as space": (b"GET\t/o\tHTTP/1.1\r\n\r\n", 400),
-    "junk version": (b"GET /o JUNK\r\n\r\n", 400),
-    "signed version": (b"GET /o HTTP/+1.1\r\n\r\n", 400),
-    "lower-case version": (b"GET /o http/1.1\r\n\r\n", 400),
-    "version 2": (b"GET /o HTTP/2.0\r\n\r\n", 505),
-    "preface of HTTP/2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
-    "0.9 but no GET": (b"PUT /o\r\n\r\n", 400),
-    "binary": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
-    "method with colon": (b"GE:T /o HTTP/1.1\r\n\r\n", 400),
-    "line too long": (b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\n\r\n", 414),
-    "header too long": (b"GET /o HTTP/1.1\r\nX-A: " + b"a" * 9000 + b"\r\n\r\n", 400),
-    "head too long": (b"GET /o HTTP/1.1\r\n" + b"X-A: " + b"".join(b"X-%d: %s\r\n" % (n, b"a" * 8000) for n in range(12)), 400),
-    "too many headers": (b"GET /o HTTP/1.1\r\n" + b"X-A: b\r\n" * 202 + b"\r\n", 431),
-    "other expectation": (b"PUT /o HTTP/1.1\r\nExpect: wonder\r\nContent-Length: 5\r\n\r\n", 417),
-}
-
-
 @pytest.mark.parametrize("name", REFUSED)
 def test_malformed_request_is_refused_and_what_follows_is_not_executed(name):
     request, status = REFUSED[name]
@@ -155,37 +101,6 @@ def test_malformed_request_is_refused_and_what_follows_is_not_executed(name):
     assert b"\r\nConnection: close" in head
     assert b"\r\nX-Trans-Id: tx" in head and b"\r\nX-Openstack-Request-Id: tx" in head
     assert answer.count(b"HTTP/1.1 ") == 1
-
-
-# These reach the application (spec: client-api 21.2), or fail in their body; what follows must not be executed.
-CHUNKED_HEAD = b"PUT /o HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
-DOUBTFUL = {
-    "coding gzip": b"PUT /o HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n",
-    "coding gzip, chunked": b"PUT /o HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
-    "coding in capitals": b"PUT /o HTTP/1.1\r\nTransfer-Encoding: Chunked\r\n\r\n0\r\n\r\n",
-    "coding xchunked": b"PUT /o HTTP/1.1\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
-    "coding twice": b"PUT /o HTTP/1.1\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    "coding identity": b"PUT /o HTTP/1.1\r\nTransfer-Encoding: identity\r\n\r\n",
-    "coding with HTTP/1.0": b"PUT /o HTTP/1.0\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    "chunk size 0x": CHUNKED_HEAD + b"0x1\r\na\r\n0\r\n\r\n",
-    "chunk size sign": CHUNKED_HEAD + b"+1\r\na\r\n0\r\n\r\n",
-    "chunk size negative": CHUNKED_HEAD + b"-1\r\na\r\n0\r\n\r\n",
-    "chunk size underscore": CHUNKED_HEAD + b"1_0\r\na\r\n0\r\n\r\n",
-    "chunk size spaces": CHUNKED_HEAD + b" 1 \r\na\r\n0\r\n\r\n",
-    "chunk size empty": CHUNKED_HEAD + b"\r\na\r\n0\r\n\r\n",
-    "chunk size overflow": CHUNKED_HEAD + b"1" + b"0" * 16 + b"\r\na\r\n0\r\n\r\n",
-    "chunk size word": CHUNKED_HEAD + b"xyz\r\na\r\n0\r\n\r\n",
-    "chunk line without cr": CHUNKED_HEAD + b"1\na\r\n0\r\n\r\n",
-    "chunk longer than said": CHUNKED_HEAD + b"1\r\nab\r\n0\r\n\r\n",
-    "chunk ends with lf": CHUNKED_HEAD + b"1\r\na\n0\r\n\r\n",
-    "chunk extension with lf": CHUNKED_HEAD + b"1;a\nb\r\na\r\n0\r\n\r\n",
-    "chunk extension too long": CHUNKED_HEAD + b"1;" + b"a" * 2000 + b"\r\na\r\n0\r\n\r\n",
-    "trailer without colon": CHUNKED_HEAD + b"0\r\nGET /canary HTTP/1.1\r\n\r\n",
-    "trailer with space": CHUNKED_HEAD + b"0\r\nX : y\r\n\r\n",
-    "trailer folded": CHUNKED_HEAD + b"0\r\nX: y\r\n z\r\n\r\n",
-    "trailer with lf": CHUNKED_HEAD + b"0\r\nX: y\n\r\n",
-    "trailers too long": CHUNKED_HEAD + b"0\r\n" + b"X: yyyyyyyyyyyyyyyyyyyyyyyyyyy\r\n" * 400 + b"\r\n",
-}
 
 
 @pytest.mark.parametrize("reads", [True, False])
