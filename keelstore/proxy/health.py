@@ -4,8 +4,8 @@ A device that has failed more than ``limit`` times, the last time less than ``in
 (``spec: proxy 3``).
 
 A node that let a whole time limit pass is *suspect* until it answers again, or ``interval_s`` have gone by: reads ask
-it last, and it is given a tenth of the time. So a frozen node, whose devices would each have to fail many times at full length,
-costs one wait and not hundreds.
+it last, and it is given a tenth of the time. So a frozen node, whose devices would each have to fail many times at full
+length, costs one wait and not hundreds.
 """
 
 from __future__ import annotations
