@@ -145,8 +145,9 @@ class AccountServer(DatabaseServer[AccountBroker]):
         names = self.split(request, 3, 3)
         content_type = content_type_of(request)
         broker = self._account(names)
-        info, stats = broker.read_fresh(
-            lambda connection: (broker.info_in(connection), broker.policy_stats_in(connection)), may_be_stale=True)
+        info, stats = broker.read_settled(
+            "head", lambda connection: (broker.info_in(connection), broker.policy_stats_in(connection)),
+            may_be_stale=True)  # fmt: skip
         if info.is_deleted:
             return _deleted(info, Response(404))
         headers = self._headers(info, stats)

@@ -76,6 +76,7 @@ class Broker(Steps):
         self.pending_timeout_s = 10.0
         self._connection: Connection | None = None
         self._identity: tuple[int, int] = (0, 0)
+        self._remembered: dict[str, tuple[tuple[int, int, int], Any]] = {}
         self._lock = threading.Lock()
         self._turn = Semaphore()
 
@@ -157,6 +158,32 @@ class Broker(Steps):
         """As ``read``, with all pending updates in the database. ``may_be_stale``: rather that than an error."""
         self.merge_pending(may_be_stale)
         return self.read(function)
+
+    def read_settled(self, name: str, function: Callable[[Connection], T], may_be_stale: bool = False) -> T:
+        """As ``read_fresh``, but what ``function`` gave is remembered under ``name`` until the file changes.
+
+        Only for what depends on nothing but this file.
+        """
+        self.merge_pending(may_be_stale)
+        state = self.settled_state()
+        known = self._remembered.get(name)
+        if known is not None and known[0] == state:
+            return known[1]
+        result = self.read(function)
+        if state is not None:
+            self._remembered[name] = state, result
+        return result
+
+    def settled_state(self) -> tuple[int, int, int] | None:
+        """What tells the file's present content from any other; None when it has changed so recently that it cannot."""
+        path = self.locate()
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            raise DatabaseNotFound(path) from None
+        if time.time_ns() - status.st_mtime_ns < RACY_NS:
+            return None
+        return status.st_ino, status.st_mtime_ns, status.st_size
 
     def write(
         self, function: Callable[[Connection], T], *, takes_pending: bool = True, timeout_s: float | None = None

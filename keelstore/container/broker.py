@@ -222,6 +222,8 @@ class ContainerBroker(Broker):
             return function(self._open(migrates=True))
 
     def info(self, may_be_stale: bool = False) -> ContainerInfo:
+        if len(self.files()) == 1:
+            return self.read_settled("info", self.info_in, may_be_stale)
         return self.read_fresh(self.info_in, may_be_stale)
 
     def is_deleted_in(self, connection: Connection) -> bool:
@@ -332,21 +334,15 @@ class ContainerBroker(Broker):
 
     def redirect_for(self, name: str) -> ShardRange | None:
         """The shard that takes updates of ``name``, or None; one ``stat`` while the database is known to have no ranges."""
-        path = self.locate()
-        try:
-            status = os.stat(path)
-        except FileNotFoundError:
-            raise DatabaseNotFound(path) from None
-        state = (status.st_ino, status.st_mtime_ns, status.st_size)
-        if state == self._rangeless:
+        state = self.settled_state()
+        if state is not None and state == self._rangeless:
             return None
         found, has_ranges = self.read(
             lambda connection: (
                 shard_rows.find(connection, name, UPDATING_STATES), shard_rows.has_any_range(connection)
             )
         )  # fmt: skip
-        is_settled = time.time_ns() - status.st_mtime_ns > RACY_NS
-        self._rangeless = state if is_settled and not has_ranges else None
+        self._rangeless = None if has_ranges else state
         return found
 
     # -- the verbs' transactions ---------------------------------------------------------------------------------------

@@ -409,6 +409,25 @@ def test_a_sync_point_never_goes_back(broker):
     assert broker.read(lambda c: broker.sync_point(c, "r", False)) == -1
 
 
+def test_what_was_read_is_remembered_until_the_file_changes(broker):
+    calls = []
+
+    def count(connection):
+        calls.append(1)
+        return connection.execute("SELECT COUNT(*) FROM object").fetchone()[0]
+
+    def settle():
+        os.utime(broker.path, (1, 1 + len(calls)))  # long unchanged
+
+    settle()
+    assert [broker.read_settled("count", count) for _ in range(3)] == [0, 0, 0] and len(calls) == 1
+    put(broker, "o")
+    assert broker.read_settled("count", count) == 1
+    assert broker.read_settled("count", count) == 1 and len(calls) == 3  # changed a moment ago: asked each time
+    settle()
+    assert broker.read_settled("count", count) == broker.read_settled("count", count) == 1 and len(calls) == 4
+
+
 # -- the cache ---------------------------------------------------------------------------------------------------------
 
 
