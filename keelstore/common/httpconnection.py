@@ -48,7 +48,9 @@ class _Broken(Exception):
 
 
 class Connection:
-    __slots__ = ("_base", "_head_sent", "_headers", "_is_http10", "_peer", "_served", "_status", "server", "stream", "wire")
+    __slots__ = (
+        "_base", "_head_sent", "_headers", "_is_http10", "_method", "_peer", "_served", "_status", "server", "stream", "wire",
+    )
 
     def __init__(self, server: Server, sock: Any, peer: Any):
         self.server, self._peer = server, peer
@@ -59,6 +61,7 @@ class Connection:
         self._status: str | None = None
         self._headers: list[tuple[str, str]] = []
         self._head_sent = self._is_http10 = False
+        self._method = ""
 
     def close(self) -> None:
         self.server.idle.pop(self.stream, None)
@@ -83,7 +86,8 @@ class Connection:
         if self.server.ssl_context is not None:
             self.stream = self.stream.to_tls(self.server.ssl_context)
             self.wire = Wire(self.stream)
-            self.stream.handshake()
+            with concurrency.time_limit(self.stream.timeout):
+                self.stream.handshake()
             is_secure = True
         self._base = _base_environ(remote, local, is_secure)
         while self._serve_one():
@@ -210,6 +214,7 @@ class Connection:
                 body = RequestBody(source, None, None)
         environ["wsgi.input"] = body
         self._is_http10 = head.version != 11
+        self._method = environ["REQUEST_METHOD"]  # the application may change it for those behind it
         return self._answer(environ, body, head.keep_alive and server.keepalive_s > 0)
 
     def _start_response(self, status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Callable[[bytes], None]:
@@ -237,7 +242,12 @@ class Connection:
                 self.server.logger.exception("%s failed", _shown(environ))
                 result = self._own_answer(None, environ)
             if type(result) in (tuple, list) and self._status is not None:
-                keep_alive = self._send_whole(b"".join(result), environ, body, keep_alive)
+                try:
+                    data = b"".join(result)
+                except TypeError:
+                    self.server.logger.error("%s: a part of the answer is not bytes", _shown(environ))
+                    data = self._own_answer(None, environ)[0]
+                keep_alive = self._send_whole(data, environ, body, keep_alive)
             else:
                 keep_alive = self._send_parts(result, environ, body, keep_alive)
         except (_Gone, _Broken) as error:
@@ -276,12 +286,11 @@ class Connection:
             keep_alive = False
         for _ in range(2):
             try:
-                head = make_head(self._status or "", self._headers, environ["REQUEST_METHOD"], len(data),
-                                 self._is_http10, keep_alive)
+                head = make_head(self._status or "", self._headers, self._method, len(data), self._is_http10, keep_alive)
                 if not head.has_body or head.length == len(data):
                     break
                 reason = f"{len(data)} bytes where {head.length} were announced"
-            except ValueError as error:
+            except (ValueError, TypeError, AttributeError) as error:
                 reason = str(error)
             self.server.logger.error("%s: the answer cannot be sent: %s", _shown(environ), reason)
             data = self._own_answer(None, environ)[0]
@@ -311,8 +320,8 @@ class Connection:
                 raise _Broken("start_response was not called")
             if self.server.is_stopping or not (body.ended or _may_be_read(body)):
                 keep_alive = False
-            head = make_head(self._status, self._headers, environ["REQUEST_METHOD"], None, self._is_http10, keep_alive)
-        except (_Broken, ValueError) as error:
+            head = make_head(self._status, self._headers, self._method, None, self._is_http10, keep_alive)
+        except (_Broken, ValueError, TypeError, AttributeError) as error:
             cause = error.__cause__
             if not isinstance(cause, KeelstoreError):
                 self.server.logger.error("%s: the answer cannot be sent: %s", _shown(environ), error)
@@ -376,6 +385,8 @@ class Connection:
         try:
             for part in result:
                 if part:
+                    if part.__class__ is not bytes and not isinstance(part, (bytearray, memoryview)):
+                        raise TypeError("a part of the answer is not bytes")
                     yield part
         except KeelstoreError as error:
             self.server.logger.warning("%s: the answer broke off: %s", _shown(environ), error)
@@ -416,7 +427,7 @@ class Connection:
         """Close in a way that lets the client read the answer: a reset, which unread bytes cause, would destroy it."""
         stream = self.stream
         stream.shutdown_write()
-        give_up = time.monotonic() + LINGER_S
+        give_up = time.monotonic() + (LINGER_S if not self.server.is_stopping else LINGER_S / 10)
         left = LINGER_BYTES
         try:
             while left > 0:
@@ -448,7 +459,7 @@ def _no_write(data: bytes) -> None:
 
 
 def _shown(environ: dict[str, Any]) -> str:
-    return f"{environ['REQUEST_METHOD']} {environ['RAW_PATH_INFO'][:200]!r}"
+    return f"{environ.get('REQUEST_METHOD')} {str(environ.get('RAW_PATH_INFO'))[:200]!r}"
 
 
 def _base_environ(remote: Any, local: Any, is_secure: bool) -> dict[str, Any]:

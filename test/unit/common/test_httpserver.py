@@ -371,6 +371,21 @@ def test_head_has_no_body():
         assert b"Content-Length: 4" in answer and answer.endswith(b"\r\n\r\n")
 
 
+def test_head_has_no_body_when_the_application_changes_the_method():
+    def app(environ, start_response):
+        environ["REQUEST_METHOD"] = "GET"
+        return Response(200, body=b"body")(environ, start_response)
+
+    answer = answered(app, b"HEAD /o HTTP/1.1\r\n\r\n")
+    assert b"Content-Length: 4" in answer and answer.endswith(b"\r\n\r\n")
+
+
+def test_parts_that_are_not_bytes_become_500(caplog):
+    for parts in (["text"], lambda: iter(["text"]), None):
+        assert answered(raw_app("200 OK", [], parts)).startswith(b"HTTP/1.1 500 ")
+    assert answered(raw_app("200 OK", [("Content-Length", 4)], [b"body"])).startswith(b"HTTP/1.1 500 ")
+
+
 @pytest.mark.parametrize("headers", [
     [("X-A", "b\r\nSet-Cookie: c")], [("X-A", "b\nc")], [("X-A", "b\0")], [("X\r\nY", "b")], [("X-A", "\u20ac")],
     [("Content-Length", "4, 4")], [("Content-Length", "-1")], [("Content-Length", "5")],
