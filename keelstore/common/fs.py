@@ -1,7 +1,7 @@
 """The file system: devices, room, locks, extended attributes and the verbs that make a change survive a crash.
 
-Sole importer of extended attribute calls; every call that changes a disk goes through here, so that a test can fail or
-stop at each one in turn.
+Sole importer of extended attribute calls; every call that changes a disk goes through here, so that a test can fail
+or stop at each one in turn.
 
 The durable order, and what a crash between any two lines leaves behind:
 
@@ -14,8 +14,8 @@ The durable order, and what a crash between any two lines leaves behind:
 5. Only then is the caller told, and older files may be unlinked; a crash before that leaves old and new side by side, and the
    rules of ``obj/fileset.py`` pick the new one.
 
-Errors: ENOSPC and EDQUOT become DeviceFull, a file system without extended attributes XattrNotSupported; all else stays an
-OSError. Functions block: call them on a disk thread where the page cache does not answer.
+Errors: ENOSPC and EDQUOT become DeviceFull, a file system without extended attributes XattrNotSupported; all else
+stays an OSError. Functions block: call them on a disk thread where the page cache does not answer.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ _NO_FALLOCATE = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
 def is_device_name(name: str) -> bool:
-    """Whether ``name`` may name a device: one path component that URL quoting leaves as it is, and not ``.`` or ``..``."""
+    """Whether ``name`` may name a device: one path component that URL quoting leaves as it is, and not ``.`` or
+    ``..``.
+    """
     return _DEVICE_NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
@@ -99,7 +101,8 @@ class Reserve:
     def allows(self, target: int | str, size: int = 0) -> bool:
         """Whether the device of ``target`` (descriptor or path) has room for ``size`` more bytes above the reserve.
 
-        With a size, what is left must exceed the reserve; without (unknown size) it may equal it (``spec: on-disk 3.6``).
+        With a size, what is left must exceed the reserve; without (unknown size) it may equal it (``spec: on-disk
+        3.6``).
         """
         if not self.amount:
             return True
@@ -225,8 +228,8 @@ def translated(error: OSError) -> Exception:
 
 
 def make_directories(path: str) -> tuple[str, ...]:
-    """Create ``path`` with its parents. Gives the directories that got a new entry, innermost first, for the caller to sync
-    (:func:`link_durably` does); nothing when ``path`` was there. Raises NotADirectoryError, DeviceFull.
+    """Create ``path`` with its parents. Gives the directories that got a new entry, innermost first, for the caller
+    to sync (:func:`link_durably` does); nothing when ``path`` was there. Raises NotADirectoryError, DeviceFull.
     """
     try:
         os.mkdir(path, 0o755)
@@ -312,8 +315,8 @@ def link_durably(
 ) -> None:
     """Give a synced file its name, replacing what has it, and sync the directories concerned.
 
-    ``made``: what :func:`make_directories` gave. ``before_sync`` is called when the name is there but not yet safe. Raises
-    FileNotFoundError when the directory is gone (nothing happened).
+    ``made``: what :func:`make_directories` gave. ``before_sync`` is called when the name is there but not yet safe.
+    Raises FileNotFoundError when the directory is gone (nothing happened).
     """
     directory, name = os.path.split(target)
     try:
@@ -392,8 +395,8 @@ def link_existing(source: str, target: str) -> None:
 def replace_file(path: str, data: bytes, mode: int = 0o644, is_durable: bool = True) -> None:
     """Readers of ``path`` see the old content or all of ``data``, also after a crash.
 
-    ``is_durable=False`` leaves out the syncs: after a power failure the file may then be empty. For caches that are checked
-    when read. Raises DeviceFull, OSError.
+    ``is_durable=False`` leaves out the syncs: after a power failure the file may then be empty. For caches that are
+    checked when read. Raises DeviceFull, OSError.
     """
     directory, name = os.path.split(path)
     temporary = f"{directory}/{_temporary_name(name)}"

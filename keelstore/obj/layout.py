@@ -9,11 +9,13 @@ data        ``<ts>.data``                               ``<ts>#<index>.data``, d
 metadata    ``<ts>.meta``, or ``<short ts>±<hex delta>.meta`` with the time of the content type     (same)
 tombstone   ``<ts>.ts``                                 same
 durable                                                 ``<ts>.durable``: legacy, makes that time's fragments durable
-attributes  ``<ts>.attrs``                              ``<ts>#<index>.attrs``
+attributes  ``.attrs-<ts>``                             ``.attrs-<ts>#<index>``
 ==========  ==========================================  ========================================================
 
 ``<ts>`` is the internal form of a timestamp. Attributes files are keelstore's: metadata of the data file of the same
-time and index that did not fit into its extended attributes; Swift ignores them.
+time and index that did not fit into its extended attributes. Their names are none that Swift can parse, so it leaves
+them alone (one that began with a timestamp it would remove as obsolete), and sort before that of the data, so that
+rsync brings them first.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ DATA: Final = ".data"
 META: Final = ".meta"
 TOMBSTONE: Final = ".ts"
 DURABLE: Final = ".durable"
-ATTRS: Final = ".attrs"
+ATTRS: Final = ".attrs-"
 
 HASHES_FILE: Final = "hashes.pkl"
 INVALIDATIONS_FILE: Final = "hashes.invalid"
@@ -67,13 +69,14 @@ def parse_name(name: str, fragments: int = 0) -> StoredFile | None:
             return StoredFile(name, META, stamp, ctype)
         if kind == TOMBSTONE:
             return StoredFile(name, TOMBSTONE, Timestamp(stem))
-        if kind == ATTRS:
+        if kind == DURABLE and fragments:
+            return StoredFile(name, DURABLE, Timestamp(stem))
+        if name.startswith(ATTRS):
+            stem = name[len(ATTRS) :]
             if not fragments:
                 return StoredFile(name, ATTRS, Timestamp(stem))
             stamp, index, _ = _fragment_parts(stem, fragments)
             return StoredFile(name, ATTRS, stamp, None, index)
-        if kind == DURABLE and fragments:
-            return StoredFile(name, DURABLE, Timestamp(stem))
     except ValueError:
         return None
     return None
@@ -110,8 +113,8 @@ def tombstone_name(timestamp: Timestamp) -> str:
 def attrs_name(timestamp: Timestamp, fragment: int | None = None) -> str:
     """Of the attributes file that belongs to a data file."""
     if fragment is None:
-        return f"{timestamp.internal}.attrs"
-    return f"{timestamp.internal}#{fragment}.attrs"
+        return f".attrs-{timestamp.internal}"
+    return f".attrs-{timestamp.internal}#{fragment}"
 
 
 def is_temporary(name: str) -> bool:

@@ -17,6 +17,7 @@ from keelstore.common.limits import Limits
 from keelstore.common.names import HashPath
 from keelstore.common.policy import ErasureCodingPolicy, Policies, ReplicationPolicy
 from keelstore.common.timestamp import Timestamp
+from keelstore.obj import layout
 from keelstore.obj.options import ObjectServerOptions
 from keelstore.obj.place import Place
 from keelstore.obj.server import ObjectServer
@@ -71,7 +72,14 @@ class StoreBox:
             names = os.listdir(place.directory)
         except FileNotFoundError:
             return []
-        return sorted(f"{float(name.rpartition('.')[0]) - NOW:g}.{name.rpartition('.')[2]}" for name in names)
+        return sorted(_short(name) for name in names)
+
+
+def _short(name: str) -> str:
+    if name.startswith(layout.ATTRS):
+        return f"{float(name[len(layout.ATTRS):]) - NOW:g}.attrs"
+    stem, _, kind = name.rpartition(".")
+    return f"{float(stem) - NOW:g}.{kind}"
 
 
 def metadata_of(place: Place, when: Timestamp, body: bytes, more: dict[str, str] | None = None) -> dict[str, str]:

@@ -19,6 +19,8 @@ def stamp(number: int, offset: int = 0) -> Timestamp:
 def name_of(short: str, fragments: int) -> str:
     """``2.data`` to a real name; ``2+1.meta`` has its content type at 1; ``2#3d`` is a durable fragment."""
     stem, _, kind = short.rpartition(".")
+    if kind == "attrs" and not fragments:
+        return layout.attrs_name(stamp(int(stem)))
     if "#" in stem:
         number, _, index = stem.partition("#")
         if kind == "attrs":
@@ -46,7 +48,7 @@ def show(files: object) -> set[str]:
             number += f"#{file.fragment}{'d' if file.is_durable and file.kind == layout.DATA else ''}"
         if file.ctype_timestamp is not None:
             number += f"+{file.ctype_timestamp.raw - BASE}"
-        shown.add(number + file.kind)
+        shown.add(number + (".attrs" if file.kind == layout.ATTRS else file.kind))
     return shown
 
 
@@ -250,4 +252,4 @@ def test_attributes_whose_data_is_on_its_way_stay():
 
 def test_data_is_removed_before_its_attributes():
     found = resolve(parse("1.attrs", "1.data", "2.data"))
-    assert [file.kind for file in expendable(found, NOW, 1000, 60, lambda file: 0.0)] == [".data", ".attrs"]
+    assert [file.kind for file in expendable(found, NOW, 1000, 60, lambda file: 0.0)] == [layout.DATA, layout.ATTRS]

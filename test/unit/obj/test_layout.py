@@ -24,7 +24,7 @@ timestamps = st.builds(Timestamp.from_raw, st.integers(0, 10**15 - 1), st.sample
         ("1402436408.91203.meta", StoredFile("1402436408.91203.meta", META, T)),
         ("1402436408.91203-18.meta", StoredFile("1402436408.91203-18.meta", META, T, Timestamp("1402436408.91179"))),
         ("1402436408.91203+0.meta", StoredFile("1402436408.91203+0.meta", META, T, T)),
-        ("1402436408.91203.attrs", StoredFile("1402436408.91203.attrs", ATTRS, T)),
+        (".attrs-1402436408.91203", StoredFile(".attrs-1402436408.91203", ATTRS, T)),
     ],
 )
 def test_names_of_a_replicated_policy(name, expected):
@@ -38,7 +38,7 @@ def test_names_of_a_replicated_policy(name, expected):
         ("1402436408.91203#3#d.data", (DATA, 3, True)),
         ("1402436408.91203#3#x.data", (DATA, 3, False)),
         ("1402436408.91203#3#d#more.data", (DATA, 3, True)),
-        ("1402436408.91203#5.attrs", (ATTRS, 5, True)),
+        (".attrs-1402436408.91203#5", (ATTRS, 5, True)),
         ("1402436408.91203.durable", (DURABLE, None, True)),
         ("1402436408.91203.ts", (TOMBSTONE, None, True)),
     ],
@@ -53,7 +53,7 @@ def test_names_of_an_erasure_coded_policy(name, expected):
     [
         "", "x", ".lock", "1402436408.91203", "1402436408.91203.txt", "abc.data", "1402436408.91203#1.data", "-1.data", ".data",
         "1402436408.91203_0000000000000001_1.data", "99999999999.00000.data", "1402436408.91203.durable", "1402436408.91203+0.data",
-        "1402436408.91203+0+0+0.meta", "hashes.pkl", "nan.data", "inf.ts",
+        "1402436408.91203+0+0+0.meta", "hashes.pkl", "nan.data", "inf.ts", "1402436408.91203.attrs", ".attrs-", ".attrs-x",
     ],
 )  # fmt: skip
 def test_names_that_are_none_of_a_replicated_policy(name):
@@ -62,7 +62,7 @@ def test_names_that_are_none_of_a_replicated_policy(name):
 
 @pytest.mark.parametrize(
     "name", ["1402436408.91203.data", "1402436408.91203#6.data", "1402436408.91203#-1.data", "1402436408.91203#.data",
-             "1402436408.91203#a.data", "1402436408.91203#\u0663.data", "1402436408.91203.attrs"],
+             "1402436408.91203#a.data", "1402436408.91203#\u0663.data", ".attrs-1402436408.91203", ".attrs-x#1"],
 )  # fmt: skip
 def test_names_that_are_no_fragment(name):
     assert parse_name(name, 6) is None
@@ -88,7 +88,7 @@ def test_metadata_names_carry_the_time_of_the_content_type(stamp, raw):
     assert plain and plain.ctype_timestamp is None and plain.timestamp == stamp
 
 
-@given(st.text(max_size=40), st.sampled_from([".data", ".meta", ".ts", ".durable", ".attrs", ""]))
+@given(st.text(max_size=40) | st.text(max_size=40).map(".attrs-".__add__), st.sampled_from([".data", ".meta", ".ts", ".durable", ""]))
 def test_any_name_is_parsed_or_refused(stem, ending):
     for fragments in (0, 6):
         parse_name(stem + ending, fragments)
@@ -96,6 +96,8 @@ def test_any_name_is_parsed_or_refused(stem, ending):
 
 def test_temporary_names_of_rsync():
     assert layout.is_temporary(".1402436408.91203.data.Ab3_x9")
+    assert not any(layout.is_temporary(layout.attrs_name(t, i)) for t in (T, T1) for i in (None, 3))
+    assert sorted([layout.attrs_name(T), layout.data_name(T)])[0] == layout.attrs_name(T)
     assert not layout.is_temporary("1402436408.91203.data") and not layout.is_temporary(".lock")
 
 
