@@ -12,7 +12,7 @@ from keelstore.common.broker import AlreadyExists
 from keelstore.common.broker_steps import Connection
 from keelstore.common.broker_sync import Receiver
 from keelstore.common.cluster import load_cluster
-from keelstore.common.db_server import DatabaseServer, listing_response
+from keelstore.common.db_server import ALSO_KNOWN, DatabaseServer, listing_response
 from keelstore.common.errors import BadRequest
 from keelstore.common.headers import Headers, is_true
 from keelstore.common.http import Request, Response
@@ -231,5 +231,5 @@ def _number(text: str | None, name: str) -> int:
 
 def app_factory(global_conf: Mapping[str, str], **local_conf: str) -> AccountServer:
     conf = {**global_conf, **local_conf}
-    options = parse(AccountServerOptions, conf, section="app:account-server")
+    options = parse(AccountServerOptions, conf, section="app:account-server", known=ALSO_KNOWN, local=local_conf)
     return AccountServer(options, load_cluster(options.swift_dir), logger_for(conf, "account-server"))

@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from keelstore.common.broker import Broker
 from keelstore.common.broker_cache import BrokerCache
@@ -19,6 +19,11 @@ from keelstore.common.names import storage_path
 from keelstore.common.storage_server import StorageServer, StorageServerOptions
 
 B = TypeVar("B", bound=Broker)
+ALSO_KNOWN: Final = (  # options of an app's section that others read
+    "use", "set *", "log_*", "statsd_*", "bind_*", "workers", "user", "max_clients", "backlog", "client_timeout",
+    "keepalive_timeout", "keep_idle", "cert_file", "key_file", "eventlet_debug", "nice_priority", "ionice_*",
+    "stale_worker_timeout", "disable_fallocate", "recon_cache_path", "ring_ip", "require_proxy_protocol",
+)  # fmt: skip
 MAX_REPLICATE_BODY = 256 << 20  # bytes; a batch is at most per_diff rows of a few KiB
 
 class DatabaseServer(StorageServer, Generic[B]):

@@ -125,7 +125,7 @@ class ContainerBroker(Broker):
                     entry for entry in os.listdir(self.directory)
                     if entry.endswith(".db") and entry.startswith(name) and entry[len(name)] in "._"
                 )  # fmt: skip
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 found = []
             self._files = tuple(f"{self.directory}/{entry}" for entry in found)
             self._files_at = changed_at if time.time_ns() - changed_at > RACY_NS else 0

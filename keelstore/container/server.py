@@ -12,7 +12,7 @@ from keelstore.common.backend import Backend
 from keelstore.common.broker import AlreadyExists, DatabaseNotFound
 from keelstore.common.broker_steps import Connection
 from keelstore.common.cluster import Cluster, load_cluster
-from keelstore.common.db_server import DatabaseServer, listing_response
+from keelstore.common.db_server import ALSO_KNOWN, DatabaseServer, listing_response
 from keelstore.common.errors import BadRequest, NotFound
 from keelstore.common.headers import Headers, is_true
 from keelstore.common.http import Request, Response, http_date
@@ -396,6 +396,6 @@ def _time(text: str | None) -> str | None:
 
 def app_factory(global_conf: Mapping[str, str], **local_conf: str) -> ContainerServer:
     conf = {**global_conf, **local_conf}
-    options = parse(ContainerServerOptions, conf, section="app:container-server")
+    options = parse(ContainerServerOptions, conf, section="app:container-server", known=ALSO_KNOWN, local=local_conf)
     return ContainerServer(options, load_cluster(options.swift_dir), Backend(conn_timeout_s=options.conn_timeout),
                            logger_for(conf, "container-server"))  # fmt: skip

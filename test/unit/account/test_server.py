@@ -172,3 +172,19 @@ def test_replication(server):
     info = json.loads(server("REPLICATE", f"/{name_hash}", body=json.dumps(call).encode()).body)
     assert info["point"] == 4
     assert server("REPLICATE", f"/{name_hash}", body=b'["merge_shard_ranges", []]').status == 400
+
+
+# -- the factory -------------------------------------------------------------------------------------------------------
+
+
+def test_the_factory(tmp_path, caplog):
+    from keelstore.account.server import app_factory
+    from keelstore.common.errors import ConfigError
+
+    (tmp_path / "keelstore.conf").write_text("[swift-hash]\nswift_hash_path_suffix = x\n")
+    conf = {"swift_dir": str(tmp_path), "devices": str(tmp_path), "bind_port": "6201"}
+    app = app_factory(conf, mount_check="false", fallocate_reserve="0", replicaton_server="false", log_level="DEBUG")
+    assert app.options_common.mount_check is False
+    assert "replicaton_server (did you mean replication_server?)" in caplog.text and "log_level" not in caplog.text
+    with pytest.raises(ConfigError, match="node_timeout"):
+        app_factory(conf, node_timeout="soon")

@@ -242,6 +242,36 @@ def test_two_processes_append_while_a_third_lists(broker):
     assert broker.info().object_count == 1200
 
 
+KILLED = """
+import logging, sys
+from keelstore.container.broker import ContainerBroker
+path, device = sys.argv[1:]
+broker = ContainerBroker(path, device, logging.getLogger())
+for i in range(10000):
+    broker.put_object(f"{i:05d}", "1700000001.00000", 1, "text/plain", "x" * 100, 0)
+    print(f"{i:05d}", flush=True)
+    if i % 20 == 19:
+        broker.merge_pending()
+"""
+
+
+@pytest.mark.parametrize("lines", [1, 119, 121, 300])
+def test_what_was_acknowledged_survives_a_kill(broker, lines):
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    writer = subprocess.Popen([sys.executable, "-c", KILLED, broker.path, broker.device_path], cwd=root,
+                              stdout=subprocess.PIPE, text=True)  # fmt: skip
+    assert writer.stdout is not None
+    acknowledged = [writer.stdout.readline().strip() for _ in range(lines)]
+    writer.kill()
+    acknowledged += writer.stdout.read().split("\n")[:-1]  # a last line may be torn
+    writer.wait()
+    writer.stdout.close()
+    found = listed(broker)
+    assert found[: len(acknowledged)] == acknowledged and len(found) <= len(acknowledged) + 1
+    assert broker.info().object_count == len(found)
+    assert broker.read(lambda c: c.execute("PRAGMA integrity_check").fetchone()) == ("ok",)
+
+
 # -- damage ------------------------------------------------------------------------------------------------------------
 
 

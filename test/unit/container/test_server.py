@@ -623,3 +623,19 @@ def test_shard_ranges_of_a_peer(sharded, caplog):
     status, found = replicate(sharded, name_hash, "get_shard_ranges")
     assert status == 200 and [one["name"] for one in found] == [".shards_a/c-1", ".shards_a/c-2", "a/c"]
     assert found[2]["epoch"] == "1700000060.00000"
+
+
+# -- the factory -------------------------------------------------------------------------------------------------------
+
+
+def test_the_factory(tmp_path, caplog):
+    from keelstore.common.errors import ConfigError
+    from keelstore.container.server import app_factory
+
+    (tmp_path / "keelstore.conf").write_text("[swift-hash]\nswift_hash_path_suffix = x\n")
+    conf = {"swift_dir": str(tmp_path), "devices": str(tmp_path), "bind_port": "6201"}
+    app = app_factory(conf, mount_check="false", fallocate_reserve="0", replicaton_server="false", log_level="DEBUG")
+    assert app.options_common.mount_check is False
+    assert "replicaton_server (did you mean replication_server?)" in caplog.text and "log_level" not in caplog.text
+    with pytest.raises(ConfigError, match="node_timeout"):
+        app_factory(conf, node_timeout="soon")
