@@ -53,7 +53,7 @@ def serve(program: Program, bound: Bound, counts: Counts, number: int, ready_fd:
         os.close(ready_fd)
     told = concurrency.Queue(None)  # fed by our own signals only
     concurrency.spawn(_read_signals, signals, told)
-    _wait_and_drain(program, servers, told, parent)
+    _wait_and_drain(program, servers, [sock for _, _, sock in bound], told, parent)
 
 
 def _serve(server: Server, program: Program) -> None:
@@ -87,7 +87,15 @@ def _read_signals(reader: socket.socket, told: concurrency.Queue) -> None:
             told.put(number)
 
 
-def _wait_and_drain(program: Program, servers: Sequence[Server], told: concurrency.Queue, parent: int | None) -> None:
+def _stop_accepting(servers: Sequence[Server], sockets: Sequence[socket.socket]) -> None:
+    for server in servers:
+        server.stop_accepting()
+    for sock in sockets:  # else connections would queue up at a socket that nobody accepts from
+        sock.close()
+
+
+def _wait_and_drain(program: Program, servers: Sequence[Server], sockets: Sequence[socket.socket],
+                    told: concurrency.Queue, parent: int | None) -> None:
     draining = False
     while True:
         event = told.get()
@@ -98,8 +106,7 @@ def _wait_and_drain(program: Program, servers: Sequence[Server], told: concurren
             limit = _ORPHAN_DRAIN_S if orphaned else program.drain_timeout_s
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(int(limit) + _GRACE_S)  # even if a disk call never returns
-            for server in servers:
-                server.stop_accepting()
+            _stop_accepting(servers, sockets)
             tasks = [concurrency.spawn(server.drain, limit) for server in servers]
             for task in tasks:
                 with contextlib.suppress(Exception):
@@ -107,8 +114,7 @@ def _wait_and_drain(program: Program, servers: Sequence[Server], told: concurren
             return
         if event in GRACEFUL and not draining:
             draining = True
-            for server in servers:
-                server.stop_accepting()
+            _stop_accepting(servers, sockets)
             concurrency.spawn(_drain_all, servers, program.stale_worker_timeout_s, told)
 
 
