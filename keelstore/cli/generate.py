@@ -18,8 +18,8 @@ from keelstore.cli.layout import DEVICES, POLICIES, TEST_USERS, Layout, NodePath
 PART_POWER = 10
 MIN_PART_HOURS = 1
 _HEAD = "# Written by 'keelstore up'. Once you change this file, it is yours: 'up' leaves it alone.\n\n"
-_PIPELINE = ("catch_errors", "gatekeeper", "healthcheck", "proxy-logging", "cache", "listing_formats", "tempauth", "copy",
-             "proxy-logging", "proxy-server")
+_PIPELINE = ("catch_errors", "gatekeeper", "healthcheck", "proxy-logging", "cache", "listing_formats", "tempurl",
+             "tempauth", "copy", "proxy-logging", "proxy-server")
 SECRET_FILES = ("keelstore.conf", "proxy-server.conf")
 
 
@@ -162,6 +162,9 @@ memcache_servers =
 
 [filter:listing_formats]
 use = egg:keelstore#listing_formats
+
+[filter:tempurl]
+use = egg:keelstore#tempurl
 
 [filter:tempauth]
 use = egg:keelstore#tempauth

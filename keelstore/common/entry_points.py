@@ -23,6 +23,7 @@ FILTERS = {
         "ratelimit": "ratelimit",
         "recon": "recon",
         "tempauth": "tempauth",
+        "tempurl": "tempurl",
     }.items()
 }
 

@@ -11,6 +11,8 @@ by ``common/wsgi`` when a pipeline is loaded), an options dataclass, a class tha
 - ``listing_formats``: listings as text, JSON or XML
 - ``ratelimit``: writes and listings per second
 - ``tempauth``: users in the configuration; ``tempauth_conf``: its users and prefixes, ``tempauth_tokens``: Fernet tokens
+- ``tempurl``: requests authorized by a signed URL; ``temp_urls``: its checks that need no key
+- ``signatures``: those of URLs and forms; ``url_keys``: the keys that make them
 - ``copy``: COPY, and PUT with X-Copy-From
 - ``recon``: what a node tells of itself
 - ``bodies``: what those share that look at whole answers

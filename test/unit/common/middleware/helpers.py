@@ -8,6 +8,7 @@ from typing import Any
 
 from keelstore.common.headers import Headers, environ_key
 from keelstore.common.http import Environ, Response, WSGIApp
+from keelstore.common.stats import NoStats
 
 
 def make_environ(method: Any = "GET", path: Any = "/v1/AUTH_a/c/o", query: Any = "", body: Any = None,
@@ -69,6 +70,19 @@ class Inner:
         self.asked.append(environ)
         response = self.response or Response(**self.kwargs)
         return response(environ, start_response)
+
+
+class CountingStats(NoStats):
+    """Keeps what was counted."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+
+    def __bool__(self) -> bool:
+        return True
+
+    def increment(self, metric: str, sample_rate: float | None = None) -> None:
+        self.counts[metric] = self.counts.get(metric, 0) + 1
 
 
 class DictCache:
