@@ -23,8 +23,12 @@ SMALL = 65536  # bytes of a body that is read at once
 
 
 @lru_cache(maxsize=8192)
-def _is_metadata(name: str) -> bool:
-    return is_sys_or_user_meta("object", name) or is_transient_sysmeta(name)
+def _shown_as(name: str, allowed: frozenset[str]) -> str | None:
+    """The header that a metadata key becomes in an answer, or None."""
+    header = title(name)
+    if header in allowed or is_sys_or_user_meta("object", name) or is_transient_sysmeta(name):
+        return header
+    return None
 
 
 def get(server: ObjectServer, request: Request) -> Response:
@@ -66,17 +70,20 @@ def _headers(server: ObjectServer, stored: StoredObject) -> Headers:
     put = dict.__setitem__
     put(headers, "Content-Type", metadata.get("Content-Type") or "application/octet-stream")
     for name, value in metadata.items():
-        if name in allowed or _is_metadata(name):
-            headers[name] = value
+        header = _shown_as(name, allowed)
+        if header is not None:
+            put(headers, header, value)
     timestamp, data_timestamp = stored.timestamp, stored.data_timestamp
-    put(headers, "Etag", metadata["ETag"])
+    data_text = data_timestamp.internal
+    put(headers, "Etag", metadata.get("ETag", ""))
     put(headers, "Last-Modified", http_date(timestamp.ceil()))
     put(headers, "Content-Length", str(stored.size))
     put(headers, "X-Timestamp", timestamp.normal)
-    put(headers, "X-Backend-Timestamp", timestamp.internal)
-    put(headers, "X-Backend-Data-Timestamp", data_timestamp.internal)
-    if stored.found.durable is not None:
-        put(headers, "X-Backend-Durable-Timestamp", stored.found.durable.internal)
+    put(headers, "X-Backend-Timestamp", data_text if timestamp is data_timestamp else timestamp.internal)
+    put(headers, "X-Backend-Data-Timestamp", data_text)
+    durable = stored.found.durable
+    if durable is not None:
+        put(headers, "X-Backend-Durable-Timestamp", data_text if durable is data_timestamp else durable.internal)
     if stored.found.fragments:
         put(headers, "X-Backend-Fragments", json.dumps({
             stamp.internal: [file.fragment for file in members] for stamp, members in stored.found.fragments.items()
@@ -128,7 +135,7 @@ def _etag_for_conditions(names: str | None, stored: StoredObject) -> str:
         value = stored.metadata.get(title(name.strip()))
         if value is not None:
             return value
-    return stored.metadata["ETag"]
+    return stored.metadata.get("ETag", "")
 
 
 def _ignores_range(names: str | None, stored: StoredObject) -> bool:

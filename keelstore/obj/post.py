@@ -100,7 +100,7 @@ def _row(stored: StoredObject, stamp: Timestamp, content_type: str, type_time: s
         "X-Timestamp": stored.data_timestamp.internal,
         "X-Content-Type-Timestamp": type_time or stored.data_timestamp.internal,
         "X-Meta-Timestamp": stamp.internal,
-        "X-Etag": data.get("X-Object-Sysmeta-Ec-Etag") or data["ETag"],
+        "X-Etag": data.get("X-Object-Sysmeta-Ec-Etag") or data.get("ETag", ""),
     })  # fmt: skip
     headers.update(stored_overrides(data))
     return headers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import md5
 from typing import Any
 
@@ -27,8 +27,8 @@ class StoredObject:
 
     __slots__ = ("_fd", "_quarantine", "data_metadata", "found", "identity", "meta_metadata", "metadata", "place", "size")
 
-    def __init__(self, place: Place, found: FileSet, fd: int, status: os.stat_result, metadata: dict[str, str],
-                 data_metadata: dict[str, str], meta_metadata: dict[str, str] | None, quarantine: Quarantine):
+    def __init__(self, place: Place, found: FileSet, fd: int, status: os.stat_result, metadata: Mapping[str, str],
+                 data_metadata: Mapping[str, str], meta_metadata: Mapping[str, str] | None, quarantine: Quarantine):
         self.place, self.found, self._fd, self.size = place, found, fd, status.st_size
         self.identity = (status.st_dev, status.st_ino, status.st_ctime_ns)
         self.metadata, self.data_metadata, self.meta_metadata = metadata, data_metadata, meta_metadata

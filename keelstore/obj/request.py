@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from keelstore.common.errors import BadRequest
@@ -99,7 +99,7 @@ def update_overrides(environ: Environ, footer: Headers | None) -> dict[str, str]
     return found
 
 
-def stored_overrides(metadata: dict[str, str]) -> dict[str, str]:
+def stored_overrides(metadata: Mapping[str, str]) -> dict[str, str]:
     """As :func:`update_overrides`, from the system metadata of a stored object."""
     prefix = OVERRIDE_PREFIXES[1]
     return {title("X-" + name[len(prefix) :]): value for name, value in metadata.items() if name.startswith(prefix)}

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from keelstore.common import plainpickle
 from keelstore.common.backend import Backend
 from keelstore.common.cluster import Cluster, load_cluster
+from keelstore.common.concurrency import sleep
 from keelstore.common.errors import BadRequest, RequestError
 from keelstore.common.http import Request, Response
 from keelstore.common.logs import logger_for
@@ -33,8 +34,8 @@ class ObjectServer(StorageServer):
 
     def __init__(self, options: ObjectServerOptions, cluster: Cluster, backend: Backend, logger: logging.Logger,
                  clock: Callable[[], float] = time.time):
-        super().__init__(options, cluster, logger, clock)
         self.options = options
+        super().__init__(options, cluster, logger, clock)
         self.allowed = AllowedHeaders(options.allowed_headers)
         self.validation = Validation(options.etag_validate_pct, options.etag_validate_interval)
         self.store = ObjectStore(
@@ -50,13 +51,27 @@ class ObjectServer(StorageServer):
 
     def handlers(self) -> Mapping[str, Handler]:
         return {
-            "PUT": lambda request: Put(self, request).run(),
+            "PUT": self._slowly(lambda request: Put(self, request).run()),
             "GET": lambda request: get(self, request),
             "HEAD": lambda request: get(self, request),
             "POST": lambda request: post(self, request),
-            "DELETE": lambda request: delete(self, request),
+            "DELETE": self._slowly(lambda request: delete(self, request)),
             "REPLICATE": self.replicate,
         }
+
+    def _slowly(self, handler: Handler) -> Handler:
+        """The handler, made to take at least the seconds of option ``slow``."""
+        least_s = self.options.slow
+        if not least_s:
+            return handler
+
+        def handle(request: Request) -> Response:
+            started = time.monotonic()
+            response = handler(request)
+            sleep(max(0.0, started + least_s - time.monotonic()))
+            return response
+
+        return handle
 
     # -- for the verbs -------------------------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ from keelstore.obj.place import Place
 from keelstore.obj.reader import StoredObject
 from keelstore.obj.writer import Publication, Upload
 
+MAX_RECORDS = 4096  # decoded metadata records remembered, of files that did not change since
 ARRIVAL_S = 3600.0  # how long after a data file its attributes file may still be on its way (rsync)
 
 
@@ -56,6 +57,7 @@ class ObjectStore:
         self._reclaim_age_s, self._commit_window_s = reclaim_age_s, commit_window_s
         self._bytes_per_sync, self._allocates = bytes_per_sync, allocates
         self._rules: dict[int, Rules] = {}
+        self._records: dict[str, tuple[int, int, dict[str, str]]] = {}  # path: inode, ctime, metadata
 
     def rules(self, fragments: int) -> Rules:
         found = self._rules.get(fragments)
@@ -110,7 +112,7 @@ class ObjectStore:
             raise self._corrupt(place, f"X-Delete-At is {stored.metadata['X-Delete-At']!r}") from None
         if delete_at is not None and not open_expired and delete_at <= (self.clock() if now is None else now):
             stored.close()
-            raise ObjectExpired(timestamp=stored.timestamp, metadata=stored.metadata)
+            raise ObjectExpired(timestamp=stored.timestamp, metadata=dict(stored.metadata))
         return stored
 
     def look(
@@ -144,7 +146,9 @@ class ObjectStore:
 
     def _opened(self, place: Place, found: FileSet, fd: int) -> StoredObject:
         status = os.fstat(fd)
-        metadata = attributes.read(fd, lambda: self._attrs_record(place, found, status.st_ctime))
+        assert found.data
+        metadata = self._record(f"{place.directory}/{found.data.name}", fd, status,
+                                lambda: self._attrs_record(place, found, status.st_ctime))
         name = metadata.get("name")
         if name is None:
             raise BadRecord("metadata without a name")
@@ -155,7 +159,6 @@ class ObjectStore:
             raise BadRecord(f"size is {status.st_size}, Content-Length {length!r}")
         if found.meta is None:
             return StoredObject(place, found, fd, status, metadata, metadata, None, self.quarantine)
-        assert found.data
         meta = self._meta_record(place, found.meta.name)
         ctype = None
         if found.ctype and found.ctype != found.meta:
@@ -166,12 +169,30 @@ class ObjectStore:
             raise BadRecord(str(error)) from None
         return StoredObject(place, found, fd, status, merged, metadata, meta, self.quarantine)
 
-    def _meta_record(self, place: Place, name: str) -> dict[str, str]:
+    def _meta_record(self, place: Place, name: str) -> Mapping[str, str]:
         fd = self._open_file(place, name)
         try:
-            return attributes.read(fd, lambda: os.pread(fd, os.fstat(fd).st_size, 0))
+            status = os.fstat(fd)
+            return self._record(f"{place.directory}/{name}", fd, status, lambda: os.pread(fd, status.st_size, 0))
         finally:
             os.close(fd)
+
+    def _record(
+        self, path: str, fd: int, status: os.stat_result, elsewhere: Callable[[], bytes | None]
+    ) -> Mapping[str, str]:
+        """The metadata of an open file. Every change of it changes its ctime; the path names object and timestamp, so that
+        what an inode used to be cannot be taken for what it is.
+        """
+        known = self._records.get(path)
+        if known is not None and known[0] == status.st_ino and known[1] == status.st_ctime_ns:
+            return known[2]
+        metadata = attributes.read(fd, elsewhere)
+        if known is not None:
+            del self._records[path]
+        elif len(self._records) >= MAX_RECORDS:
+            del self._records[next(iter(self._records))]
+        self._records[path] = (status.st_ino, status.st_ctime_ns, metadata)
+        return metadata
 
     def _attrs_record(self, place: Place, found: FileSet, arrived: float) -> bytes | None:
         data = found.data

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import time
 from hashlib import md5
 
 import pytest
@@ -645,6 +646,13 @@ def test_other_methods(box):
     assert box.call("SSYNC", "/sda1/7").status == 405 and box.call("BREW").status == 405
     answer = box.call("OPTIONS", "/")
     assert answer.status == 200 and "REPLICATE" in answer.headers["Allow"]
+
+
+def test_option_slow(tmp_path):
+    box = ServerBox(str(tmp_path), slow=0.05)
+    started = time.monotonic()
+    assert put(box).status == 201 and box.call("DELETE", at=1).status == 204
+    assert time.monotonic() - started >= 0.1
 
 
 def test_app_is_made_from_a_configuration(tmp_path):
