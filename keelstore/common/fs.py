@@ -420,8 +420,14 @@ def replace_file(path: str, data: bytes, mode: int = 0o644, is_durable: bool = T
 
 
 def append(path: str, data: bytes) -> None:
-    """Add to the end of a file, creating it; not synced. One write, so that lines of two writers do not mix."""
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    """Add to the end of a file, creating it; not synced. One write, so that lines of two writers do not mix.
+
+    Raises DeviceFull, OSError.
+    """
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise translated(error) from None
     try:
         write_all(fd, data)
     finally:

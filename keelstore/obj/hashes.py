@@ -20,7 +20,7 @@ from hashlib import md5
 from typing import Any
 
 from keelstore.common import fs, plainpickle
-from keelstore.common.errors import StorageError
+from keelstore.common.errors import DeviceFull, StorageError
 from keelstore.obj.fileset import FileSet
 from keelstore.obj.hashdir import DAMAGED_DIRECTORY, Rules, clean
 from keelstore.obj.layout import HASHES_FILE, INVALIDATIONS_FILE, is_hash, is_suffix
@@ -53,10 +53,16 @@ def decode(data: bytes | None) -> dict[str, Any]:
 
 
 def invalidate(partition_path: str, suffix: str, timeout_s: float = 10.0) -> None:
-    """Note that a suffix changed. Nothing to do when the partition is gone. Raises LockTimeout, DeviceFull, OSError."""
+    """Note that a suffix changed. Nothing to do when the partition is gone. Raises LockTimeout, DeviceFull, OSError.
+
+    Without room for the note all that is known goes: the next who asks computes everything.
+    """
     try:
         with fs.lock_directory(partition_path, timeout_s):
-            fs.append(f"{partition_path}/{INVALIDATIONS_FILE}", suffix.encode("ascii") + b"\n")
+            try:
+                fs.append(f"{partition_path}/{INVALIDATIONS_FILE}", suffix.encode("ascii") + b"\n")
+            except DeviceFull:
+                fs.remove_file(f"{partition_path}/{HASHES_FILE}")
     except FileNotFoundError:
         pass
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from keelstore.common import fs
 from keelstore.common.concurrency import on_disk_thread
-from keelstore.common.errors import StorageError
+from keelstore.common.errors import DeviceFull, StorageError
 from keelstore.obj import attributes, hashes
 from keelstore.obj.hashdir import Rules, clean
 from keelstore.obj.layout import DATA, META, TOMBSTONE
@@ -57,16 +57,13 @@ class Publication:
         """
         place = self.place
         directory = place.directory
-        rest = attributes.write(new.fd, metadata)
+        rest = self._set_metadata(new.fd, metadata)
         extra: fs.NewFile | None = None
         try:
             if rest is not None:
-                if self.kind == DATA:
-                    extra = fs.create_file(directory, place.tmp_path)
-                    fs.write_all(extra.fd, rest)
-                    fs.sync_file(extra.fd)
-                else:
-                    fs.write_all(new.fd, rest)
+                extra = fs.create_file(directory, place.tmp_path)
+                fs.write_all(extra.fd, rest)
+                fs.sync_file(extra.fd)
             fs.sync_file(new.fd)
             for attempt in range(MAX_ATTEMPTS):
                 try:
@@ -82,9 +79,24 @@ class Publication:
             if extra is not None:
                 extra.discard()
         if self.next_part_power is not None:
-            self._follow_part_power(rest is not None and self.kind == DATA)
+            self._follow_part_power(rest is not None)
         if self.clean_up and (self.looks or not made):
             _clean(directory, self.rules, self.now)
+
+    def _set_metadata(self, fd: int, metadata: Mapping[str, str]) -> bytes | None:
+        """Step 3: the whole record if an attributes file must hold it."""
+        try:
+            rest = attributes.write(fd, metadata)
+            if rest is not None and self.kind != DATA:
+                fs.write_all(fd, rest)
+                rest = None
+            return rest
+        except DeviceFull:
+            if self.kind != TOMBSTONE:
+                raise
+            # its name says all that counts, and what it makes obsolete makes room
+            log.warning("no room for the metadata of %s/%s", self.place.directory, self.name)
+            return None
 
     def _invalidate(self) -> None:
         hashes.invalidate(self.place.partition_path, self.place.suffix)
@@ -203,12 +215,12 @@ class Upload:
             if self._hash is not None:
                 self._hash.update(piece)
             self._unsynced += len(piece)
+        self._reserve.check(fd)  # a body of unknown length must not eat it up
         if self._unsynced >= self._bytes_per_sync:
             fs.sync_data(fd)
             fs.drop_cache(fd, self._synced_to, self._unsynced)
             self._synced_to += self._unsynced
             self._unsynced = 0
-            self._reserve.check(fd)
 
     @property
     def digest(self) -> str:

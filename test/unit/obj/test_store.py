@@ -494,6 +494,43 @@ def test_reserve_keeps_writes_out_but_not_deletes(tmp_path):
     assert full.files(place) == ["2.ts"]
 
 
+def test_body_of_unknown_length_stops_at_the_reserve(box):
+    upload = box.store.upload(box.place(), None)
+    upload._reserve = fs.Reserve.parse("100%")  # as if others had filled the device meanwhile
+    with pytest.raises(DeviceFull):
+        for _ in range(8):
+            upload.write(b"x" * 65536)
+    upload.abort()
+
+
+@pytest.mark.parametrize("name", ["o", "\U0001f600" * 1024])
+def test_delete_needs_no_block(box, monkeypatch, name):
+    """On a device without a single free block the data must still be able to go."""
+    place = box.put(name)
+    first = box.store.hashes("sda1", box.device_path, POLICIES.by_index[0], "7")
+    calls = {"setxattr": os.setxattr, "write": os.write}
+
+    class Full(FaultyOs):
+        def __getattr__(self, attribute):
+            if attribute not in calls:
+                return super().__getattr__(attribute)
+
+            def refuse(*args):
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+            return refuse
+
+    monkeypatch.setattr(fs, "os", Full())
+    with pytest.raises(DeviceFull):
+        box.put(name, at=1)
+    box.store.delete(place, stamp(2))
+    monkeypatch.setattr(fs, "os", os)
+    assert box.files(place) == ["2.ts"]
+    with pytest.raises(ObjectDeleted):
+        box.store.open(place)
+    assert box.store.hashes("sda1", box.device_path, POLICIES.by_index[0], "7") != first
+
+
 def test_room_for_a_large_object_is_taken_first(box):
     with pytest.raises(DeviceFull):
         box.store.upload(box.place(), 1 << 43)
