@@ -19,7 +19,7 @@ PART_POWER = 10
 MIN_PART_HOURS = 1
 _HEAD = "# Written by 'keelstore up'. Once you change this file, it is yours: 'up' leaves it alone.\n\n"
 _PIPELINE = ("catch_errors", "gatekeeper", "healthcheck", "proxy-logging", "cache", "listing_formats", "tempurl",
-             "tempauth", "copy", "proxy-logging", "proxy-server")
+             "tempauth", "copy", "container-quotas", "account-quotas", "proxy-logging", "proxy-server")
 SECRET_FILES = ("keelstore.conf", "proxy-server.conf")
 
 
@@ -177,6 +177,12 @@ active_fernet_key_id = 1
 
 [filter:copy]
 use = egg:keelstore#copy
+
+[filter:container-quotas]
+use = egg:keelstore#container_quotas
+
+[filter:account-quotas]
+use = egg:keelstore#account_quotas
 """
 
 

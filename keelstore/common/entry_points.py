@@ -13,7 +13,9 @@ APPS = {
 FILTERS = {
     name: f"keelstore.common.middleware.{module}:filter_factory"
     for name, module in {
+        "account_quotas": "account_quotas",
         "catch_errors": "catch_errors",
+        "container_quotas": "container_quotas",
         "copy": "copy",
         "gatekeeper": "gatekeeper",
         "healthcheck": "healthcheck",
@@ -36,4 +38,7 @@ COMMANDS = {
     "keelstore-object-server": "keelstore.node.__main__:object_server",
     "keelstore-init": "keelstore.cli.init:main",
     "keelstore-ring-builder": "keelstore.cli.ring_builder:main",
+    "keelstore-ring-builder-analyzer": "keelstore.cli.ring_analyzer:main",
+    "keelstore-ring-builder-safe": "keelstore.cli.ring_builder:main",
+    "keelstore-ring-composer": "keelstore.cli.ring_composer:main",
 }

@@ -14,6 +14,7 @@ by ``common/wsgi`` when a pipeline is loaded), an options dataclass, a class tha
 - ``tempurl``: requests authorized by a signed URL; ``temp_urls``: its checks that need no key
 - ``signatures``: those of URLs and forms; ``url_keys``: the keys that make them
 - ``copy``: COPY, and PUT with X-Copy-From
+- ``account_quotas``, ``container_quotas``: limits to bytes and objects; ``quotas``: what both share
 - ``recon``: what a node tells of itself
 - ``bodies``: what those share that look at whole answers
 """

@@ -1,0 +1,44 @@
+"""What account and container quotas share: numbers of quotas, and a refusal that only who may write gets to see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keelstore.common.acl import ACL
+from keelstore.common.http import AUTHORIZE, Environ, Request, Response
+
+
+class AskedRequest(Request):
+    """A request as an authorization function wants it: ``acl`` is that of the container for this method."""
+
+    __slots__ = ("acl",)
+
+    def __init__(self, environ: Environ, acl: str | None):
+        super().__init__(environ)
+        environ[ACL] = self.acl = acl
+
+
+def is_quota(value: str) -> bool:
+    """Whether a header sets a quota (a whole number) or takes it away (nothing)."""
+    return not value or (value.isascii() and value.isdigit() and len(value) < 20)
+
+
+def quota_of(value: str | None) -> int | None:
+    """A stored quota; None for none."""
+    return int(value) if value and is_quota(value) else None
+
+
+def declared_bytes(environ: Environ) -> int:
+    """The size that an upload declares; 0 when it is chunked."""
+    text = environ.get("CONTENT_LENGTH")
+    return int(text) if text and text.isascii() and text.isdigit() else 0
+
+
+def exceeded(environ: Environ, write_acl: str | None, text: str) -> Any:
+    """413, unless the request would not be allowed at all: then that answer."""
+    authorize = environ.get(AUTHORIZE)
+    if authorize is not None:
+        denied = authorize(AskedRequest(environ, write_acl))
+        if denied is not None:
+            return denied
+    return Response(413, body=text, content_type="text/html; charset=UTF-8")
