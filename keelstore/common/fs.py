@@ -245,7 +245,10 @@ def make_directories(path: str) -> tuple[str, ...]:
 
 
 class NewFile:
-    """A file being written that has no final name yet. ``path`` is '' when it has none at all (O_TMPFILE)."""
+    """A file being written that has no final name yet. ``path`` is '' when it has none at all (O_TMPFILE).
+
+    Discards itself when the last who knows it lets go: a waiter that is stopped cannot close what a disk thread still uses.
+    """
 
     __slots__ = ("fd", "path")
 
@@ -260,6 +263,12 @@ class NewFile:
         if self.path:
             path, self.path = self.path, ""
             remove_file(path)
+
+    def __del__(self) -> None:
+        try:
+            self.discard()
+        except OSError:
+            pass
 
 
 _tmpfile_works = True

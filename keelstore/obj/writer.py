@@ -189,6 +189,7 @@ class Upload:
         self._held = 0
         self._unsynced = 0
         self._synced_to = 0
+        self._is_busy = False
         self.size = 0  # bytes taken so far
         self._new: fs.NewFile | None = None
         self._made: tuple[str, ...] = ()
@@ -205,22 +206,27 @@ class Upload:
     def flush(self) -> None:
         pieces, self._pieces, self._held = self._pieces, [], 0
         if pieces:
+            self._is_busy = True
             on_disk_thread(self._place.device, self._write, pieces)
 
     def _write(self, pieces: list[bytes]) -> None:
-        assert self._new is not None
-        fd = self._new.fd
-        for piece in pieces:
-            fs.write_all(fd, piece)
-            if self._hash is not None:
-                self._hash.update(piece)
-            self._unsynced += len(piece)
-        self._reserve.check(fd)  # a body of unknown length must not eat it up
-        if self._unsynced >= self._bytes_per_sync:
-            fs.sync_data(fd)
-            fs.drop_cache(fd, self._synced_to, self._unsynced)
-            self._synced_to += self._unsynced
-            self._unsynced = 0
+        new = self._new
+        if new is None:
+            return  # given up before this began
+        try:
+            for piece in pieces:
+                fs.write_all(new.fd, piece)
+                if self._hash is not None:
+                    self._hash.update(piece)
+                self._unsynced += len(piece)
+            self._reserve.check(new.fd)  # a body of unknown length must not eat it up
+            if self._unsynced >= self._bytes_per_sync:
+                fs.sync_data(new.fd)
+                fs.drop_cache(new.fd, self._synced_to, self._unsynced)
+                self._synced_to += self._unsynced
+                self._unsynced = 0
+        finally:
+            self._is_busy = False
 
     @property
     def digest(self) -> str:
@@ -232,9 +238,10 @@ class Upload:
         on_disk_thread(self._place.device, self._commit, publication, metadata)
 
     def _commit(self, publication: Publication, metadata: Mapping[str, str]) -> None:
-        new = self._new
-        assert new is not None and not self._pieces
-        self._new = None
+        assert not self._pieces
+        new, self._new = self._new, None
+        if new is None:
+            return
         publication.looks = True
         try:
             publication.publish(new, self._made, metadata)
@@ -244,7 +251,7 @@ class Upload:
     def abort(self) -> None:
         """Let go of it, if it was not committed; the empty directory that may be left is as good as none."""
         new, self._new = self._new, None
-        if new is not None:
+        if new is not None and not self._is_busy:  # a thread that still writes discards it by letting go
             new.discard()
             if self._made:
                 with contextlib.suppress(OSError):

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import pickle
+import threading
 from collections.abc import Callable
 from hashlib import md5
 
 import pytest
 
-from keelstore.common import fs
+from keelstore.common import concurrency, fs
 from keelstore.common.errors import (
     DeviceFull,
     KeelstoreError,
@@ -98,6 +100,40 @@ def test_upload_that_is_given_up_leaves_nothing(box):
     assert not os.path.exists(place.directory)
     with pytest.raises(ObjectNotFound):
         box.store.open(place)
+
+
+def test_writer_that_is_stopped_does_not_close_what_a_thread_still_writes(box, monkeypatch):
+    """The descriptor's number would belong to another file by the time the thread uses it."""
+    place = box.place()
+    upload = box.store.upload(place, None)
+    fd = upload._new.fd
+    begun, may_go_on, used = threading.Event(), threading.Event(), list[bool]()
+    real = fs.write_all
+
+    def write_all(target, data):
+        begun.set()
+        may_go_on.wait(10)
+        used.append(os.path.exists(f"/proc/self/fd/{fd}"))
+        real(target, data)
+
+    monkeypatch.setattr("keelstore.obj.writer.fs.write_all", write_all)
+
+    def send():
+        try:
+            upload.write(b"x" * 600000)
+        finally:
+            upload.abort()
+
+    task = concurrency.spawn(send)
+    while not begun.is_set():
+        concurrency.sleep(0.001)
+    task.kill()
+    assert os.path.exists(f"/proc/self/fd/{fd}")
+    may_go_on.set()
+    concurrency.on_disk_thread("sda1", gc.collect)
+    while os.path.exists(f"/proc/self/fd/{fd}"):
+        concurrency.sleep(0.001)
+    assert used == [True]
 
 
 def test_long_upload_cleans_what_others_wrote_meanwhile(box):
