@@ -24,6 +24,7 @@ import ssl
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from keelstore.common import registry
@@ -124,10 +125,10 @@ def load(path: str) -> Service:
     addresses = listen_addresses(kind, options, cluster, config)
     if not options.allow_placeholder_secrets:
         check_secrets(filters, cluster, addresses, config)
-    if kind in STORAGE_KINDS:  # the proxy and the filters look for themselves
+    _look_at_defaults((*filters, app), config)
+    if kind == "object":  # all others look for themselves
         module = sys.modules[app.origin.partition(":")[0]]
-        classes = [value for name, value in vars(module).items() if name.endswith("Options")]
-        warn_of_unknown_in(app.local_conf, classes, config.path, app.section)
+        warn_of_unknown_in(app.local_conf, _classes_of(module), config.path, app.section)
     wsgi_app = build(filters, app, config)
     return Service(kind, name, config, options, connections, process, addresses, wsgi_app, logger,
                    tls_context(options, config),
@@ -289,6 +290,7 @@ def known_options(classes: Iterable[type]) -> set[str]:
 
 COMMON_OPTIONS = frozenset(known_options((ListenOptions, ServerOptions, ProcessOptions, LogOptions))) | {
     "log_requests", "log_format", "log_anonymization_method", "log_anonymization_salt"}
+_OTHERS = frozenset({"here", "servers_per_port", "ring_ip"})
 COMMON_PATTERNS = ("log_statsd_", "statsd_", "access_", "__", "reveal_")
 
 
@@ -301,6 +303,30 @@ def warn_of_unknown_in(names: Iterable[str], classes: Iterable[type], path: str,
         close = difflib.get_close_matches(name, known | COMMON_OPTIONS, n=1)
         log.warning("%s [%s]: unknown option %s%s", path, section, name,
                     f" (did you mean {close[0]}?)" if close else "")
+
+
+def _classes_of(module: ModuleType) -> list[type]:
+    """The option classes that a factory's module has or imports."""
+    return [value for name, value in vars(module).items()
+            if name.endswith("Options") and isinstance(value, type) and dataclasses.is_dataclass(value)]
+
+
+def _look_at_defaults(components: Iterable[Component], config: Configuration) -> None:
+    """Warn of names in ``[DEFAULT]`` that look like a slip of the pen. It belongs to daemons and to foreign filters too, so a
+    name that resembles none of ours is theirs."""
+    known = set(COMMON_OPTIONS)
+    for component in components:
+        if component.is_ours:
+            known |= known_options(_classes_of(sys.modules[component.origin.partition(":")[0]]))
+    for name, value in config.defaults.items():
+        if name == "servers_per_port" and value.strip() not in ("", "0"):
+            log.warning("%s [DEFAULT]: servers_per_port is not supported: every worker serves all devices, and disk calls "
+                        "run on threads of their device", config.path)
+        if name in known or name in _OTHERS or name.startswith((*COMMON_PATTERNS, "log_", "set ")):
+            continue
+        close = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
+        if close:
+            log.warning("%s [DEFAULT]: unknown option %s (did you mean %s?)", config.path, name, close[0])
 
 
 # -- addresses and secrets ---------------------------------------------------------------------------------------------

@@ -12,4 +12,4 @@ def own_command(module: str, arguments: Sequence[str]) -> list[str]:
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
-    return [sys.executable, "-m", module, *arguments]
+    return [sys.executable, "-P", "-m", module, *arguments]  # -P: nothing is imported from the current directory

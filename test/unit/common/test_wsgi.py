@@ -210,6 +210,17 @@ def test_an_unknown_option_is_a_warning_with_the_nearest_name(tmp_path: Path, ki
     assert f"[app:{kind}-server]: unknown option node_timeuot (did you mean node_timeout?)" in done.stderr
 
 
+def test_defaults_are_looked_at_for_slips_of_the_pen_only(tmp_path: Path) -> None:
+    """``[DEFAULT]`` belongs to daemons and foreign filters too."""
+    path = storage_conf(etc(tmp_path), "object", 6200, "worker = 3\nmount_chek = true\nconcurrency = 4\nservers_per_port = 2\n")
+    done = subprocess.run([sys.executable, "-m", "keelstore.node", path, "--role", "object", "-t"], capture_output=True, text=True,
+                          timeout=60)
+    told = [line for line in done.stderr.splitlines() if "[DEFAULT]" in line]
+    assert len(told) == 3 and done.returncode == 0, done.stderr
+    assert "worker (did you mean workers?)" in told[0] and "mount_chek (did you mean mount_check?)" in told[1]
+    assert "servers_per_port is not supported" in told[2]
+
+
 def test_a_missing_cluster_file_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no keelstore\.conf or swift\.conf found"):
         wsgi.load(proxy_conf(tmp_path))
