@@ -87,7 +87,7 @@ class DatabaseServer(StorageServer, Generic[B]):
         self.check_space(device_path)
         try:
             call = json.loads(request.read_body(MAX_REPLICATE_BODY))
-        except ValueError:
+        except (ValueError, RecursionError):
             raise BadRequest("body is not JSON") from None
         if not isinstance(call, list) or not call:
             raise BadRequest("Invalid object type")

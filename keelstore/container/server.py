@@ -263,7 +263,7 @@ class ContainerServer(DatabaseServer[ContainerBroker]):
                 raise ValueError("expected a list of rows")
             for item in items:
                 broker.check_item(item)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise BadRequest(f"Invalid JSON: {error}") from None
         if not broker.exists and not self._auto_create(request, names, timestamp, broker):
             raise NotFound()

@@ -96,7 +96,7 @@ def parse_ranges(body: bytes) -> list[ShardRange]:
         if not isinstance(data, list):
             raise ValueError("expected a list of shard ranges")
         return [ShardRange.from_dict(item) for item in data]
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadRequest(f"Invalid body: {error}") from None
 
 
