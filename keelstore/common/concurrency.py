@@ -6,7 +6,8 @@ Everything that decides knows nothing of this module; what acts calls it. The li
 
 Rule for the disk: calls that can block for long (fsync, large reads, directory walks on cold disks, SQLite commits) go
 through :func:`on_disk_thread`, which runs them on native threads of their device, so that one slow disk never stops a
-worker. Calls that the page cache answers (open, stat, small reads) run inline: a thread costs more than they do.
+worker. Writes whose long waits are syncs go through :func:`on_disk`, which leaves those waits to the kernel. Calls that the
+page cache answers (open, stat, small reads) run inline: a thread costs more than they do.
 """
 
 from __future__ import annotations
@@ -38,11 +39,13 @@ with warnings.catch_warnings():
     from eventlet.hubs import trampoline
 
 from keelstore.common.errors import WaitTimeout
+from keelstore.common.linux_aio import AsyncSync
 
 T = TypeVar("T")
 _thread = eventlet.patcher.original("_thread")
 _select = eventlet.patcher.original("select")
 _native_sleep = eventlet.patcher.original("time").sleep
+_monotonic = eventlet.patcher.original("time").monotonic
 
 
 def monkey_patch() -> None:
@@ -247,6 +250,8 @@ def run_apart(seconds: float | None, function: Callable[..., T], *args: Any) -> 
 
 # -- disk threads ------------------------------------------------------------------------------------------------------
 
+SLOW_S = 1.0  # a disk call that takes longer shows a slow device,
+SLOW_FOR_S = 10.0  # which is then kept off the worker's own thread for this long
 THREADS_PER_DEVICE = 4  # so that writers to one device share a journal commit
 
 
@@ -345,20 +350,118 @@ class DiskThreads:
                 job.waiter.switch()
 
 
+class Syncs:
+    """Syncs that green threads wait for while the kernel works (``linux_aio.py``). One for each process."""
+
+    def __init__(self) -> None:
+        self._queue: AsyncSync | None = None
+        self._hub: Any = None
+        self._waiting: dict[int, list[Any]] = {}  # token: [green thread, error number]
+        self._last = 0
+        self.is_possible = True
+
+    def sync(self, fd: int, data_only: bool) -> bool:
+        """Sync an open file; False when the caller must do it another way. Raises OSError."""
+        hub = eventlet.hubs.get_hub()
+        current = greenlet.getcurrent()
+        if current is hub.greenlet or not self.is_possible:
+            return False
+        queue = self._queue
+        if queue is None:
+            queue = self._queue = AsyncSync.open()
+            if queue is None:
+                self.is_possible = False
+                return False
+            self._hub = hub
+            hub.add(hub.READ, queue.eventfd, self._on_ended, current.throw, lambda *_: None)
+        if hub is not self._hub:
+            return False  # another native thread, or a hub made anew
+        self._last = token = self._last + 1
+        if not queue.submit(fd, token, data_only):
+            return False
+        entry = self._waiting[token] = [current, 0]
+        try:
+            hub.switch()
+        finally:
+            self._waiting.pop(token, None)
+        if entry[1]:
+            raise OSError(entry[1], f"fsync: {os.strerror(entry[1])}")
+        return True
+
+    def _on_ended(self, _fd: int) -> None:
+        assert self._queue is not None
+        for token, code in self._queue.ended():
+            entry = self._waiting.pop(token, None)
+            if entry is not None:  # else its waiter was stopped
+                entry[1] = code
+                entry[0].switch()
+
+
+class Pace:
+    """Which devices were slow of late, so that calls which could wait for them leave the worker's own thread."""
+
+    __slots__ = ("_running", "_slow_until")
+
+    def __init__(self) -> None:
+        self._running: dict[str, dict[object, float]] = {}  # device: {call: began}, oldest first
+        self._slow_until: dict[str, float] = {}
+
+    def is_slow(self, device: str, now: float) -> bool:
+        """Whether a call on the device runs, or ran in the last SLOW_FOR_S, for longer than SLOW_S."""
+        for began in self._running.get(device, {}).values():
+            if now - began > SLOW_S:
+                return True
+            break
+        return now < self._slow_until.get(device, 0.0)
+
+    def run(self, device: str, now: float, function: Callable[..., T], *args: Any) -> T:
+        call = object()
+        running = self._running.setdefault(device, {})
+        running[call] = now
+        try:
+            return function(*args)
+        finally:
+            del running[call]
+            ended = _monotonic()
+            if ended - now > SLOW_S:
+                self._slow_until[device] = ended + SLOW_FOR_S
+
+
 _disk_threads = DiskThreads()
+_syncs = Syncs()
+_pace = Pace()
 
 
-def _forget_disk_threads() -> None:
-    global _disk_threads
-    _disk_threads = DiskThreads()
+def _forget_disks() -> None:
+    global _disk_threads, _syncs, _pace
+    _disk_threads, _syncs, _pace = DiskThreads(), Syncs(), Pace()
 
 
-os.register_at_fork(after_in_child=_forget_disk_threads)
+os.register_at_fork(after_in_child=_forget_disks)
 
 
 def on_disk_thread(device: str, function: Callable[..., T], *args: Any) -> T:
     """Run a blocking disk call on a native thread of ``device``; see :class:`DiskThreads`."""
     return _disk_threads.run(device, function, *args)
+
+
+def on_disk(device: str, function: Callable[..., T], *args: Any) -> T:
+    """Run a disk call whose only long waits are syncs (:func:`sync`): on this green thread, others running during the
+    syncs; or, while the device is slow or syncs cannot be asynchronous, on a native thread of the device.
+    """
+    if _syncs.is_possible and not getattr(_native, "is_disk_thread", False):
+        now = _monotonic()
+        if not _pace.is_slow(device, now):
+            return _pace.run(device, now, function, *args)
+    return _disk_threads.run(device, function, *args)
+
+
+def sync(fd: int, data_only: bool = False) -> bool:
+    """fsync, or fdatasync with ``data_only``, of an open file or directory, while other green threads run. Raises OSError.
+
+    False: that cannot be done here (not a green thread, or not this kernel); the caller must do it and block.
+    """
+    return not getattr(_native, "is_disk_thread", False) and _syncs.sync(fd, data_only)
 
 
 # -- sockets -----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from keelstore.common import fs
-from keelstore.common.concurrency import on_disk_thread
+from keelstore.common.concurrency import on_disk, on_disk_thread
 from keelstore.common.errors import (
     ObjectCollision,
     ObjectCorrupt,
@@ -255,7 +255,7 @@ class ObjectStore:
               next_part_power: int | None = None, fragment: int | None = None, is_durable: bool = True) -> None:
         """Store a small object, durably. Raises DeviceFull, XattrNotSupported, LockTimeout, OSError."""
         publication = self._data_publication(place, timestamp, next_part_power, fragment, is_durable)
-        on_disk_thread(place.device, writer.write_small, publication, self.reserve, body, metadata)
+        on_disk(place.device, writer.write_small, publication, self.reserve, body, metadata)
 
     def upload(self, place: Place, size: int | None, *, digests: bool = True) -> Upload:
         """Begin to store an object whose body comes in pieces. Raises DeviceFull, OSError."""
@@ -276,7 +276,7 @@ class ObjectStore:
         name = layout.meta_name(timestamp, Timestamp(stamp) if stamp else None)
         publication = Publication(place, self.rules(place.fragments), self.clock(), META, name,
                                   next_part_power=next_part_power)
-        on_disk_thread(place.device, writer.write_meta, publication, self.reserve, metadata)
+        on_disk(place.device, writer.write_meta, publication, self.reserve, metadata)
 
     def delete(self, place: Place, timestamp: Timestamp, *, next_part_power: int | None = None) -> None:
         """Store a tombstone, durably; works within the reserve. Raises DeviceFull, XattrNotSupported, LockTimeout,
@@ -285,7 +285,7 @@ class ObjectStore:
         publication = Publication(place, self.rules(place.fragments), self.clock(), TOMBSTONE,
                                   layout.tombstone_name(timestamp), next_part_power=next_part_power)
         metadata = {"X-Timestamp": timestamp.internal, "name": place.name}
-        on_disk_thread(place.device, writer.write_tombstone, publication, metadata)
+        on_disk(place.device, writer.write_tombstone, publication, metadata)
 
     # -- suffix hashes -------------------------------------------------------------------------------------------------
 
@@ -311,4 +311,4 @@ class ObjectStore:
         """Have these suffixes computed anew when asked for next."""
         path = f"{device_path}/{layout.objects_dir(policy.index)}/{partition}"
         for suffix in suffixes:
-            on_disk_thread(device, hashes.invalidate, path, suffix)
+            on_disk(device, hashes.invalidate, path, suffix)

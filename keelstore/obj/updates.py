@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from keelstore.common import concurrency, fs, plainpickle
 from keelstore.common.backend import Backend
-from keelstore.common.concurrency import on_disk_thread
+from keelstore.common.concurrency import on_disk
 from keelstore.common.errors import BackendError, StorageError, WaitTimeout
 from keelstore.common.headers import Headers, wire_to_text
 from keelstore.common.http import Request, split_path
@@ -241,7 +241,7 @@ class ContainerUpdater:
         name_hash = self._hash_path.hexdigest(row.account, row.container, row.obj)
         stamp = Timestamp(row.headers.get("X-Meta-Timestamp") or row.headers["X-Timestamp"])
         try:
-            on_disk_thread(place.device, write_pending, place.device_path, place.policy_index, name_hash, stamp,
+            on_disk(place.device, write_pending, place.device_path, place.policy_index, name_hash, stamp,
                            encode_pending(update))
         except (OSError, StorageError) as error:
             self._log.error("container update of /%s/%s/%s is lost: %s", row.account, row.container, row.obj, error)

@@ -12,7 +12,7 @@ with a sync every ``bytes_per_sync``; 3. the metadata is set; what does not fit 
 6. while the part power grows, a second name in the other partition;
 7. what the new file makes obsolete is removed. A crash before this leaves both, and the newer one counts.
 
-All functions block; they run on disk threads.
+All functions wait for the disk: they run through ``concurrency.on_disk``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hashlib import md5
 from typing import Any
 
 from keelstore.common import fs
-from keelstore.common.concurrency import on_disk_thread
+from keelstore.common.concurrency import on_disk, on_disk_thread
 from keelstore.common.errors import DeviceFull, StorageError
 from keelstore.obj import attributes, hashes
 from keelstore.obj.hashdir import Rules, clean
@@ -193,7 +193,7 @@ class Upload:
         self.size = 0  # bytes taken so far
         self._new: fs.NewFile | None = None
         self._made: tuple[str, ...] = ()
-        self._new, self._made = on_disk_thread(place.device, _start, place, reserve, size, allocates)
+        self._new, self._made = on_disk(place.device, _start, place, reserve, size, allocates)
 
     def write(self, data: bytes) -> None:
         """Take a piece. Raises DeviceFull, OSError."""
@@ -235,7 +235,7 @@ class Upload:
 
     def commit(self, publication: Publication, metadata: Mapping[str, str]) -> None:
         """Make it the object. Raises DeviceFull, XattrNotSupported, OSError; in any case the upload is over."""
-        on_disk_thread(self._place.device, self._commit, publication, metadata)
+        on_disk(self._place.device, self._commit, publication, metadata)
 
     def _commit(self, publication: Publication, metadata: Mapping[str, str]) -> None:
         assert not self._pieces

@@ -1,7 +1,7 @@
 """An ``os`` module whose disk-changing calls are counted, recorded, and fail or "lose power" at a chosen one.
 
     faults = FaultyOs(fail_at=3, error=errno.ENOSPC)
-    monkeypatch.setattr(fs, "os", faults)
+    faults.install(monkeypatch)
 
 ``crash_at`` raises Crash (a BaseException, as ``except OSError`` must not see it) at that call and at every later one, so
 that clean-up code cannot run after the power is gone either. ``syncs=False`` counts syncs and does not do them, which is
@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import os
 from typing import Any
+
+from keelstore.common import concurrency, fs
 
 STEPS = frozenset({
     "fdatasync", "fsync", "link", "mkdir", "open", "pwrite", "rename", "removexattr", "rmdir", "setxattr", "truncate", "unlink",
@@ -30,6 +32,11 @@ class FaultyOs:
         self.calls: list[tuple[str, Any]] = []
         self.is_on = True
         self._syncs = syncs
+
+    def install(self, monkeypatch: Any) -> None:
+        """Put it under ``fs``, and have syncs pass through it instead of the kernel's queue."""
+        monkeypatch.setattr(fs, "os", self)
+        monkeypatch.setattr(concurrency._syncs, "is_possible", False)
 
     def __getattr__(self, name: str) -> Any:
         real = getattr(os, name)

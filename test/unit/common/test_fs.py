@@ -242,7 +242,7 @@ def test_directory_that_vanished_is_reported(tmp_path):
 
 def test_link_syncs_every_directory_that_changed(tmp_path, monkeypatch):
     trace = FaultyOs()
-    monkeypatch.setattr(fs, "os", trace)
+    trace.install(monkeypatch)
     made = fs.make_directories(f"{tmp_path}/a/b")
     new = fs.create_file(f"{tmp_path}/a/b")
     fs.write_all(new.fd, b"x")
@@ -259,7 +259,7 @@ def test_replaced_file_is_old_or_new_at_every_crash(tmp_path, monkeypatch):
         with open(path, "wb") as file:
             file.write(b"old")
         faults = FaultyOs(crash_at=step)
-        monkeypatch.setattr(fs, "os", faults)
+        faults.install(monkeypatch)
         try:
             fs.replace_file(path, b"new content")
         except Crash:
@@ -275,7 +275,7 @@ def test_replaced_file_is_old_or_new_at_every_crash(tmp_path, monkeypatch):
 def test_replacing_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
     path = f"{tmp_path}/f"
     for step in (2, 3, 4):
-        monkeypatch.setattr(fs, "os", FaultyOs(fail_at=step, error=errno.ENOSPC))
+        FaultyOs(fail_at=step, error=errno.ENOSPC).install(monkeypatch)
         with pytest.raises(DeviceFull):
             fs.replace_file(path, b"new")
         assert os.listdir(tmp_path) == []
@@ -376,7 +376,7 @@ def test_full_device_has_one_error(tmp_path, monkeypatch, error):
         lambda: fs.sync_data(new.fd), lambda: fs.make_directories(f"{tmp_path}/x"), lambda: fs.create_file(str(tmp_path)),
         lambda: fs.link_durably(new, f"{tmp_path}/f"), lambda: fs.replace_file(f"{tmp_path}/g", b"x"),
     ):  # fmt: skip
-        monkeypatch.setattr(fs, "os", FaultyOs(fail_at=1, error=error))
+        FaultyOs(fail_at=1, error=error).install(monkeypatch)
         with pytest.raises(DeviceFull):
             call()
     monkeypatch.setattr(fs, "os", os)

@@ -215,13 +215,13 @@ def test_crash_while_consolidating_loses_no_change(tmp_path, monkeypatch):
     step = 0
     while True:
         step += 1
-        monkeypatch.setattr(fs, "os", FaultyOs(syncs=False))
+        FaultyOs(syncs=False).install(monkeypatch)
         box = StoreBox(str(tmp_path / str(step)))
         place = box.put()
         known(box)
         box.put(at=1)
         faults = FaultyOs(crash_at=step, syncs=False)
-        monkeypatch.setattr(fs, "os", faults)
+        faults.install(monkeypatch)
         try:
             known(box)
         except Crash:

@@ -149,7 +149,7 @@ def test_long_upload_cleans_what_others_wrote_meanwhile(box):
 def test_upload_is_synced_in_steps(tmp_path, monkeypatch):
     box = StoreBox(str(tmp_path), bytes_per_sync=1 << 20)
     faults = FaultyOs(only=frozenset({"fdatasync"}))
-    monkeypatch.setattr(fs, "os", faults)
+    faults.install(monkeypatch)
     place = box.place()
     upload = box.store.upload(place, 3 << 20)
     for _ in range(48):
@@ -556,7 +556,7 @@ def test_delete_needs_no_block(box, monkeypatch, name):
 
             return refuse
 
-    monkeypatch.setattr(fs, "os", Full())
+    Full().install(monkeypatch)
     with pytest.raises(DeviceFull):
         box.put(name, at=1)
     box.store.delete(place, stamp(2))
@@ -613,18 +613,18 @@ def test_crash_at_any_step_leaves_old_or_new(tmp_path, monkeypatch, operation, e
     seen, step = set(), 0
     while True:
         step += 1
-        monkeypatch.setattr(fs, "os", FaultyOs(syncs=False))
+        FaultyOs(syncs=False).install(monkeypatch)
         box = StoreBox(str(tmp_path / str(step)))
         place = box.put() if existing else box.place()
         monkeypatch.setattr(fs, "_tmpfile_works", tmpfile_works)
         faults = FaultyOs(crash_at=step, syncs=False)
-        monkeypatch.setattr(fs, "os", faults)
+        faults.install(monkeypatch)
         crashed = False
         try:
             durable_operations(box, place)[operation]()
         except Crash:
             crashed = True
-        monkeypatch.setattr(fs, "os", FaultyOs(syncs=False))
+        FaultyOs(syncs=False).install(monkeypatch)
         found = state(box, place)
         assert found in (before, after), f"{operation} crashed at step {step}, {faults.calls[-1:]}"
         assert quarantined(box) == []
@@ -648,11 +648,11 @@ def test_failure_at_any_step_is_told_and_leaves_old_or_new(tmp_path, monkeypatch
     step = 0
     while True:
         step += 1
-        monkeypatch.setattr(fs, "os", FaultyOs(syncs=False))
+        FaultyOs(syncs=False).install(monkeypatch)
         box = StoreBox(str(tmp_path / str(step)))
         place = box.put() if existing else box.place()
         faults = FaultyOs(fail_at=step, error=error, syncs=False)
-        monkeypatch.setattr(fs, "os", faults)
+        faults.install(monkeypatch)
         descriptors = len(os.listdir("/proc/self/fd"))
         failed = False
         try:
@@ -674,7 +674,7 @@ def test_failure_at_any_step_is_told_and_leaves_old_or_new(tmp_path, monkeypatch
 def test_acknowledged_means_synced(box, monkeypatch):
     """Content, then name, then every directory that changed: in this order, before the call returns."""
     trace = FaultyOs()
-    monkeypatch.setattr(fs, "os", trace)
+    trace.install(monkeypatch)
     place = box.put(metadata=LARGE)
     monkeypatch.setattr(fs, "os", os)
     steps = [name for name, _ in trace.calls if name in ("link", "fsync")]
@@ -703,7 +703,7 @@ def test_directory_removed_under_a_writer_is_made_again(box, monkeypatch):
 def test_file_that_cannot_be_removed_does_not_fail_the_write(box, monkeypatch):
     box.put(at=0)
     faults = FaultyOs(fail_at=1, error=errno.EIO, only=frozenset({"unlink"}))
-    monkeypatch.setattr(fs, "os", faults)
+    faults.install(monkeypatch)
     place = box.put(body=b"new", at=1)
     monkeypatch.setattr(fs, "os", os)
     assert read(box, place) == b"new" and box.files(place) == ["0.data", "1.data"]

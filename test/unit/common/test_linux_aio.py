@@ -1,0 +1,108 @@
+import os
+import select
+
+import pytest
+
+from keelstore.common import concurrency
+from keelstore.common.linux_aio import AsyncSync
+
+
+def wait_for(queue, count):
+    found = []
+    poll = select.poll()
+    poll.register(queue.eventfd, select.POLLIN)
+    while len(found) < count:
+        assert poll.poll(10000), "a sync did not end"
+        found += queue.ended()
+    return found
+
+
+@pytest.fixture
+def queue():
+    found = AsyncSync.open()
+    assert found is not None, "this kernel offers no asynchronous fsync"
+    yield found
+    found.close()
+
+
+def test_files_and_directories_are_synced_each_under_its_token(tmp_path, queue):
+    (tmp_path / "a").write_bytes(b"x" * 10000)
+    fds = [os.open(tmp_path / "a", os.O_RDWR), os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)]
+    assert queue.submit(fds[0], 7) and queue.submit(fds[1], 2**64 - 1) and queue.submit(fds[0], 8, data_only=True)
+    for fd in fds:
+        os.close(fd)  # the kernel holds the files
+    assert sorted(wait_for(queue, 3)) == [(7, 0), (8, 0), (2**64 - 1, 0)]
+    assert queue.ended() == []
+
+
+def test_what_cannot_be_synced_this_way_is_said(queue):
+    reader, writer = os.pipe()
+    assert queue.submit(writer, 1) is False
+    os.close(reader)
+    os.close(writer)
+    with pytest.raises(OSError, match="io_submit"):
+        queue.submit(writer, 1)
+
+
+def test_more_syncs_than_places_are_told_or_taken_but_none_is_lost(tmp_path, queue):
+    (tmp_path / "a").write_bytes(b"x")
+    fd = os.open(tmp_path / "a", os.O_RDWR)
+    taken = [token for token in range(2000) if queue.submit(fd, token)]
+    assert sorted(token for token, _ in wait_for(queue, len(taken))) == taken
+    os.close(fd)
+
+
+def test_green_threads_run_while_one_syncs(tmp_path):
+    (tmp_path / "a").write_bytes(b"x" * 4096)
+    fd = os.open(tmp_path / "a", os.O_RDWR)
+    order = []
+
+    def sync():
+        os.pwrite(fd, b"y" * 4096, 0)
+        order.append("begun")
+        order.append(concurrency.sync(fd))
+
+    task = concurrency.spawn(sync)
+    concurrency.sleep(0)
+    order.append("meanwhile")
+    task.wait()
+    assert order == ["begun", "meanwhile", True]
+    os.close(fd)
+
+
+def test_a_waiter_that_was_stopped_disturbs_nobody(tmp_path):
+    (tmp_path / "a").write_bytes(b"x" * 4096)
+    fd = os.open(tmp_path / "a", os.O_RDWR)
+    stopped = concurrency.spawn(concurrency.sync, fd)
+    concurrency.sleep(0)
+    stopped.kill()
+    assert concurrency.spawn(concurrency.sync, fd).wait() is True
+    os.close(fd)
+
+
+def test_disk_threads_sync_by_themselves(tmp_path):
+    (tmp_path / "a").write_bytes(b"x")
+    fd = os.open(tmp_path / "a", os.O_RDWR)
+    assert concurrency.on_disk_thread("d", concurrency.sync, fd) is False
+    os.close(fd)
+
+
+def test_a_slow_device_is_kept_off_the_workers_own_thread():
+    pace = concurrency.Pace()
+    assert not pace.is_slow("d1", 0.0)
+    seen = []
+    pace.run("d1", 100.0, lambda: seen.extend(pace.is_slow("d1", 100.0 + t) for t in (0.5, 1.5)))
+    assert seen == [False, True]  # while a call hangs, the next ones go elsewhere
+    assert not pace.is_slow("d2", 1e9)
+
+
+def test_a_device_that_was_slow_stays_so_for_a_while(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(concurrency, "_monotonic", lambda: now[0])
+    pace = concurrency.Pace()
+
+    def slow():
+        now[0] += 2.0
+
+    pace.run("d1", now[0], slow)
+    assert pace.is_slow("d1", now[0] + 9.9) and not pace.is_slow("d1", now[0] + 10.1)
