@@ -1,9 +1,9 @@
 """What more than one service needs, each thing under its own name.
 
 - values and rules, pure: ``timestamp``, ``names``, ``headers``, ``limits``, ``ranges`` (shard ranges), ``policy``, ``quorum``,
-  ``acl``, ``byteranges``, ``conditionals``, ``transid``, ``listing`` and ``listing_render``
+  ``acl``, ``byteranges``, ``conditionals``, ``transid``, ``listing`` and ``listing_render``, ``expiry`` (its queue)
 - ``errors``: the error tree; ``options``: configuration as dataclasses; ``cluster``: the cluster file; ``registry``: what
-  ``/info`` publishes; ``plainpickle``: pickles of plain data
+  ``/info`` publishes; ``plainpickle``: pickles of plain data; ``mime``: content types by name
 - HTTP: ``http`` (requests and responses, sole importer of WebOb); our server ``httpserver``, ``httpconnection``,
   ``httpinput``, ``httpanswer``, ``proxyprotocol``; what server and client share: ``httpparse``, ``httpbody``; ``ranged`` (answers
   to Range)
@@ -11,6 +11,8 @@
 - ``internal``: requests of our own through a pipeline; ``info``: what is known of an account or container; ``cache``,
   ``cache_embedded``, ``cache_memcached``
 - databases: ``broker``, ``broker_cache``, ``broker_schema``, ``broker_steps``, ``broker_sync``, ``pending``
+- large objects: ``segments`` (manifests and plans, pure), ``segment_reader`` (their bodies); ``work_report``: answers to long
+  work
 - the edge: ``concurrency`` (sole importer of eventlet), ``fs`` (sole importer of xattr), ``logs``, ``stats``
 - running: ``entry_points``, ``paste_config`` (files to components), ``wsgi`` (pipelines to services), ``daemon`` (processes)
 - packages: ``ring`` (rings and their builder), ``middleware`` (the filters of pipelines)

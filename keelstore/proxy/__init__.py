@@ -10,7 +10,6 @@
 - ``rings``: the ring files of a cluster
 - ``fanout``: one request to many nodes until a quorum has an outcome
 - ``reader``: a read from the first good node, or the newest
-- ``mime``: content types by name
 - ``body``: a body that goes on from another node when one breaks off
 - ``sharded``: listings of containers that have shards, and where their rows go
 - ``replicated``: writing whole copies of objects

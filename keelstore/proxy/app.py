@@ -19,6 +19,7 @@ from keelstore.common.headers import is_true
 from keelstore.common.http import AUTHORIZE, TRANS_ID, Environ, Response, StartResponse, error_response
 from keelstore.common.info import ContainerInfo, container_info
 from keelstore.common.limits import is_valid_text
+from keelstore.common.mime import content_types
 from keelstore.common.names import reserved_problem
 from keelstore.common.options import parse
 from keelstore.common.paste_config import read_config
@@ -33,7 +34,6 @@ from keelstore.proxy.account import AccountController
 from keelstore.proxy.container import ContainerController
 from keelstore.proxy.health import Health
 from keelstore.proxy.info_endpoint import InfoController
-from keelstore.proxy.mime import content_types
 from keelstore.proxy.object import ObjectController
 from keelstore.proxy.options import (
     ALSO_KNOWN,

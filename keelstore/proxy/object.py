@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from keelstore.common.errors import BadRequest, LengthRequired, NotFound, RequestError
+from keelstore.common.expiry import expirer_container
 from keelstore.common.headers import Headers, is_true, wire_to_text
 from keelstore.common.http import Response
 from keelstore.common.info import ContainerInfo
@@ -282,11 +283,6 @@ class Denied(Exception):
     def __init__(self, answer: Any):
         super().__init__()
         self.answer = answer
-
-
-def expirer_container(delete_at: int, divisor: int, digest: bytes) -> str:
-    """The container of the expiry queue: a day's worth, spread over a hundred by the object's hash."""
-    return normalize_delete_at(delete_at // divisor * divisor - int.from_bytes(digest, "big") % 100)
 
 
 def settle_expiry(request: ProxyRequest) -> None:

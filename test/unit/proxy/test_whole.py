@@ -5,7 +5,7 @@ from hashlib import md5
 
 import pytest
 
-from keelstore.proxy.object import expirer_container
+from keelstore.common.expiry import expirer_container
 from test.support.cluster import InProcessCluster
 from test.support.fakes import Input
 
