@@ -35,7 +35,7 @@ def ranged_response(request: Request, response: Response, length: int, read_rang
         response.status = 416
         headers["Content-Range"] = f"bytes */{length}"
         headers["Content-Type"] = "text/html; charset=UTF-8"
-        headers["Content-Length"] = headers["Content-Encoding"] = None  # type: ignore[assignment]
+        headers["Content-Length"] = headers["Content-Encoding"] = None
         response.body = response.app_iter = None
     elif len(spans) == 1:
         span: Span = spans[0]
