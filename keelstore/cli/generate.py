@@ -19,7 +19,7 @@ PART_POWER = 10
 MIN_PART_HOURS = 1
 _HEAD = "# Written by 'keelstore up'. Once you change this file, it is yours: 'up' leaves it alone.\n\n"
 _PIPELINE = ("catch_errors", "gatekeeper", "healthcheck", "proxy-logging", "cache", "listing_formats", "tempurl",
-             "tempauth", "copy", "container-quotas", "account-quotas", "proxy-logging", "proxy-server")
+             "tempauth", "staticweb", "copy", "container-quotas", "account-quotas", "proxy-logging", "proxy-server")
 SECRET_FILES = ("keelstore.conf", "proxy-server.conf")
 
 
@@ -174,6 +174,9 @@ SERVICE_require_group = service
 fernet_key_1 = {settings.fernet_key}
 active_fernet_key_id = 1
 {lines}
+
+[filter:staticweb]
+use = egg:keelstore#staticweb
 
 [filter:copy]
 use = egg:keelstore#copy

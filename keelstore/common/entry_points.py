@@ -20,10 +20,12 @@ FILTERS = {
         "gatekeeper": "gatekeeper",
         "healthcheck": "healthcheck",
         "listing_formats": "listing_formats",
+        "slo": "slo",
         "memcache": "cache",
         "proxy_logging": "proxy_logging",
         "ratelimit": "ratelimit",
         "recon": "recon",
+        "staticweb": "staticweb",
         "tempauth": "tempauth",
         "tempurl": "tempurl",
     }.items()

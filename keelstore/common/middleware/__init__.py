@@ -13,6 +13,8 @@ by ``common/wsgi`` when a pipeline is loaded), an options dataclass, a class tha
 - ``tempauth``: users in the configuration; ``tempauth_conf``: its users and prefixes, ``tempauth_tokens``: Fernet tokens
 - ``tempurl``: requests authorized by a signed URL; ``temp_urls``: its checks that need no key
 - ``signatures``: those of URLs and forms; ``url_keys``: the keys that make them
+- ``staticweb``: containers as web sites; ``web_pages``: the pages that it makes
+- ``authorizing``: asking for authorization before the proxy does
 - ``copy``: COPY, and PUT with X-Copy-From
 - ``account_quotas``, ``container_quotas``: limits to bytes and objects; ``quotas``: what both share
 - ``recon``: what a node tells of itself

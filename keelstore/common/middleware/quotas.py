@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from keelstore.common.acl import ACL
-from keelstore.common.http import AUTHORIZE, Environ, Request, Response
-
-
-class AskedRequest(Request):
-    """A request as an authorization function wants it: ``acl`` is that of the container for this method."""
-
-    __slots__ = ("acl",)
-
-    def __init__(self, environ: Environ, acl: str | None):
-        super().__init__(environ)
-        environ[ACL] = self.acl = acl
+from keelstore.common.http import Environ, Response
+from keelstore.common.middleware.authorizing import denial
 
 
 def is_quota(value: str) -> bool:
@@ -36,9 +26,7 @@ def declared_bytes(environ: Environ) -> int:
 
 def exceeded(environ: Environ, write_acl: str | None, text: str) -> Any:
     """413, unless the request would not be allowed at all: then that answer."""
-    authorize = environ.get(AUTHORIZE)
-    if authorize is not None:
-        denied = authorize(AskedRequest(environ, write_acl))
-        if denied is not None:
-            return denied
+    denied = denial(environ, write_acl)
+    if denied is not None:
+        return denied
     return Response(413, body=text, content_type="text/html; charset=UTF-8")
