@@ -13,18 +13,25 @@ from collections.abc import Iterator
 import pytest
 
 from test.support.client import Account, Endpoint, unique
+from test.support.store import Store
 
 FOREIGN = os.environ.get("KEELSTORE_TEST_ENDPOINT")
 STORES = ["foreign"] if FOREIGN else ["one-node", "four-nodes"]
 
 
 @pytest.fixture(scope="session", params=STORES)
-def store(request: pytest.FixtureRequest) -> Endpoint:
-    """A proxy. Tests that use it run for each kind of cluster."""
+def running(request: pytest.FixtureRequest) -> Store | None:
+    """The cluster itself; None when it is not ours. Tests that use it, or ``store``, run for each kind of cluster."""
     if FOREIGN:
-        return Endpoint.of(FOREIGN)
-    running = request.getfixturevalue("cluster" if request.param == "one-node" else "cluster4")
-    return Endpoint(running.host, running.port)
+        return None
+    found: Store = request.getfixturevalue("cluster" if request.param == "one-node" else "cluster4")
+    return found
+
+
+@pytest.fixture(scope="session")
+def store(running: Store | None) -> Endpoint:
+    """The cluster's proxy."""
+    return running.endpoint if running else Endpoint.of(str(FOREIGN))
 
 
 @pytest.fixture(scope="session")
