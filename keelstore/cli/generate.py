@@ -19,7 +19,8 @@ PART_POWER = 10
 MIN_PART_HOURS = 1
 _HEAD = "# Written by 'keelstore up'. Once you change this file, it is yours: 'up' leaves it alone.\n\n"
 _PIPELINE = ("catch_errors", "gatekeeper", "healthcheck", "proxy-logging", "cache", "listing_formats", "tempurl",
-             "tempauth", "staticweb", "copy", "container-quotas", "account-quotas", "proxy-logging", "proxy-server")
+             "tempauth", "staticweb", "copy", "container-quotas", "account-quotas", "slo", "dlo", "symlink",
+             "proxy-logging", "proxy-server")
 SECRET_FILES = ("keelstore.conf", "proxy-server.conf")
 
 
@@ -180,6 +181,15 @@ use = egg:keelstore#staticweb
 
 [filter:copy]
 use = egg:keelstore#copy
+
+[filter:slo]
+use = egg:keelstore#slo
+
+[filter:dlo]
+use = egg:keelstore#dlo
+
+[filter:symlink]
+use = egg:keelstore#symlink
 
 [filter:container-quotas]
 use = egg:keelstore#container_quotas

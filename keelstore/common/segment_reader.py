@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import md5
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 from keelstore.common import concurrency
 from keelstore.common.errors import KeelstoreError
@@ -331,3 +332,20 @@ def _check_digest(fetch: Fetch, response: Response, digest: str) -> None:
     expected = fetch.segment.etag or response.headers.get("Etag", "").strip('"')
     if digest != expected:
         raise SegmentError(fetch.segment.path, f"is damaged: its MD5 is {digest}, not {expected}")
+
+
+# -- for the filters ---------------------------------------------------------------------------------------------------
+
+
+def base_of(path: str, content_location: str | None) -> str:
+    """``/v1/account``, text, that the segments of the manifest at ``path`` belong to: the manifest's own account, also where
+    a link in another account led to it."""
+    if content_location and content_location.count("/") >= 4:
+        path = unquote_to_bytes(content_location.encode("latin-1")).decode("utf-8", "surrogateescape")
+    return "/".join(path.split("/", 3)[:3])
+
+
+def add_name(environ: Environ, key: str, name: str) -> None:
+    """Add to a header that lists names of metadata."""
+    given = environ.get(key)
+    environ[key] = f"{given},{name}" if given else name

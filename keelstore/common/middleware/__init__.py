@@ -17,6 +17,9 @@ by ``common/wsgi`` when a pipeline is loaded), an options dataclass, a class tha
 - ``authorizing``: asking for authorization before the proxy does
 - ``copy``: COPY, and PUT with X-Copy-From
 - ``account_quotas``, ``container_quotas``: limits to bytes and objects; ``quotas``: what both share
+- ``slo``: static large objects, with ``slo_manifest`` (a client's manifest, pure), ``slo_put`` and ``slo_delete``; ``dlo``:
+  dynamic ones
+- ``symlink``: objects that lead to others
 - ``recon``: what a node tells of itself
 - ``bodies``: what those share that look at whole answers
 """
