@@ -18,6 +18,7 @@ from keelstore.common.info import (
     remember,
 )
 from keelstore.common.limits import check_metadata
+from keelstore.common.names import is_auto_create
 from keelstore.proxy import cors
 from keelstore.proxy.account import check_length, listing_query, stagger_s
 from keelstore.proxy.fanout import outcome, to_quorum
@@ -163,7 +164,8 @@ class ContainerController:
         """Rows of objects for every replica of the container; for daemons."""
         if request.header("X-Backend-Storage-Policy-Index") is None:
             raise BadRequest("X-Backend-Storage-Policy-Index header is required")
-        self._need_account(request)
+        if not is_auto_create(request.account):  # those come with their first row
+            self._need_account(request)
         headers = common_headers(request, self.app.headers["container"].forwarded(request.environ))
         headers["Content-Type"] = "application/json"
         body = request.read_body(MAX_UPDATE_BODY)
