@@ -18,7 +18,7 @@ from keelstore.cli.layout import DEVICES, POLICIES, TEST_USERS, Layout, NodePath
 PART_POWER = 10
 MIN_PART_HOURS = 1
 _HEAD = "# Written by 'keelstore up'. Once you change this file, it is yours: 'up' leaves it alone.\n\n"
-_PIPELINE = ("catch_errors", "gatekeeper", "healthcheck", "proxy-logging", "cache", "listing_formats", "tempurl",
+_PIPELINE = ("catch_errors", "gatekeeper", "healthcheck", "proxy-logging", "cache", "listing_formats", "bulk", "tempurl",
              "tempauth", "staticweb", "copy", "container-quotas", "account-quotas", "slo", "dlo", "symlink",
              "proxy-logging", "proxy-server")
 SECRET_FILES = ("keelstore.conf", "proxy-server.conf")
@@ -163,6 +163,9 @@ memcache_servers =
 
 [filter:listing_formats]
 use = egg:keelstore#listing_formats
+
+[filter:bulk]
+use = egg:keelstore#bulk
 
 [filter:tempurl]
 use = egg:keelstore#tempurl

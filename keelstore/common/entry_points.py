@@ -14,6 +14,7 @@ FILTERS = {
     name: f"keelstore.common.middleware.{module}:filter_factory"
     for name, module in {
         "account_quotas": "account_quotas",
+        "bulk": "bulk",
         "catch_errors": "catch_errors",
         "container_quotas": "container_quotas",
         "copy": "copy",
@@ -34,6 +35,7 @@ FILTERS = {
         "symlink": "symlink",
         "tempauth": "tempauth",
         "tempurl": "tempurl",
+        "versioned_writes": "versioned_writes",
     }.items()
 }
 
