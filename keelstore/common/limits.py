@@ -11,7 +11,10 @@ from dataclasses import dataclass
 
 from keelstore.common.errors import BadRequest, EntityTooLarge, PreconditionFailed
 from keelstore.common.headers import is_user_meta, wire_to_text
+from keelstore.common.names import RESERVED
 from keelstore.common.options import not_negative, option, positive
+
+RESERVED_ROOM = 64  # characters that a reserved name may have beyond the limit: a prefix, or a timestamp with offset
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ def check_name_length(limits: Limits, level: str, name: str, account: str = "") 
     }[level]
     if level != "object" and (account or name).startswith("."):
         limit *= 2
+    if name.startswith(RESERVED):  # made here of a client's name, which had to be within the limit
+        limit += RESERVED_ROOM
     if len(name) > limit:
         kind = level.capitalize()
         raise BadRequest(f"{kind} name length of {len(name)} longer than {limit}")

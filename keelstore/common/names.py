@@ -78,6 +78,11 @@ def split_reserved(name: str, count: int) -> list[str]:
     return parts[1:]
 
 
+def visible_name(name: str) -> str:
+    """The name that a client knows: of a reserved object name, its first part."""
+    return name.split(RESERVED, 2)[1] if name.startswith(RESERVED) else name
+
+
 def reserved_problem(account: str, container: str | None = None, obj: str | None = None) -> str | None:
     """Why these names break the rules of the reserved namespace, or None (``spec: on-disk 8``)."""
     for kind, name in (("account", account), ("container", container), ("object", obj)):

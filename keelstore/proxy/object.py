@@ -12,7 +12,7 @@ from keelstore.common.headers import Headers, is_true, wire_to_text
 from keelstore.common.http import Response
 from keelstore.common.info import ContainerInfo
 from keelstore.common.limits import check_metadata, check_name_length, check_size, is_utf8
-from keelstore.common.names import quoted
+from keelstore.common.names import quoted, visible_name
 from keelstore.common.policy import Policy
 from keelstore.common.quorum import quorum_size
 from keelstore.common.timestamp import normalize_delete_at
@@ -134,7 +134,7 @@ class ObjectController:
             return denied.answer
         detect = is_true(environ.pop("HTTP_X_DETECT_CONTENT_TYPE", None))
         if detect or not environ.get("CONTENT_TYPE"):
-            environ["CONTENT_TYPE"] = app.content_types.of(request.obj)
+            environ["CONTENT_TYPE"] = app.content_types.of(visible_name(request.obj))
         self._check_put(request)
         ring, part, path = self._place(request, policy)
         headers = self._headers(request, policy, ring)

@@ -27,6 +27,7 @@ AFTER: Final = ("catch_errors", "gatekeeper")
 BEFORE: Final = ("copy", "slo", "dlo", "versioned_writes", "symlink", "encryption")
 
 FORMAT_LISTING: Final = "swift.format_listing"
+LISTING_TYPE: Final = "keelstore.listing_type"  # environ key: the form that the client's ``format`` asks for, '' without
 MAX_LISTING: Final = 1024 * 10000 * 2  # bytes of JSON; more passes unconverted
 _CONTAINER_FIELDS: Final = ("name", "count", "bytes", "last_modified")
 _OBJECT_FIELDS: Final = ("name", "hash", "bytes", "content_type", "last_modified")
@@ -65,6 +66,7 @@ class ListingFormats:
             params["format"] = "json"
             request.params = params
         environ[FORMAT_LISTING] = True
+        environ[LISTING_TYPE] = content_type if says_format else ""
         response = call_app(self.app, environ)
         if environ.get(FORMAT_LISTING):
             shows_reserved = is_true(environ.get("HTTP_X_BACKEND_ALLOW_RESERVED_NAMES"))
