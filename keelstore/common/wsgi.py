@@ -157,8 +157,11 @@ def with_mandatory(filters: Sequence[Component], config: Configuration) -> list[
             continue
         if name == "gatekeeper" and names[:1] != ["catch_errors"]:
             predecessors = ()
-        place = max((names.index(other) + 1 for other in predecessors if other in names), default=0)
-        found.insert(place, _implied(name, config))
+        implied = _implied(name, config)
+        own = getattr(sys.modules[implied.origin.partition(":")[0]], "AFTER", ())  # quotas, which Swift's rule leaves out
+        after = {*predecessors, *(map(canonical, own) if name != "gatekeeper" else ())}
+        place = max((names.index(other) + 1 for other in after if other in names), default=0)
+        found.insert(place, implied)
         log.info("%s: the pipeline lacks %s, which is put in at place %d", config.path, name, place + 1)
     return found
 

@@ -27,13 +27,15 @@ def names_with_mandatory(pipeline: str) -> str:
 
 
 @pytest.mark.parametrize("given,expected", [
-    ("", "catch_errors gatekeeper listing_formats copy"),
-    ("catch_errors gatekeeper listing_formats copy", "catch_errors gatekeeper listing_formats copy"),
+    ("", "catch_errors gatekeeper listing_formats copy dlo versioned_writes"),
+    ("catch_errors gatekeeper listing_formats copy", "catch_errors gatekeeper listing_formats copy dlo versioned_writes"),
+    ("catch_errors gatekeeper tempauth copy container_quotas account_quotas proxy_logging",
+     "catch_errors gatekeeper listing_formats tempauth copy container_quotas account_quotas dlo versioned_writes proxy_logging"),
     ("healthcheck proxy_logging memcache tempauth proxy_logging",
-     "catch_errors gatekeeper healthcheck proxy_logging memcache listing_formats tempauth copy proxy_logging"),
+     "catch_errors gatekeeper healthcheck proxy_logging memcache listing_formats tempauth copy dlo versioned_writes proxy_logging"),
     ("catch_errors healthcheck proxy_logging tempauth proxy_logging",
-     "catch_errors gatekeeper healthcheck proxy_logging listing_formats tempauth copy proxy_logging"),
-    ("healthcheck catch_errors tempauth", "gatekeeper healthcheck catch_errors listing_formats tempauth copy"),
+     "catch_errors gatekeeper healthcheck proxy_logging listing_formats tempauth copy dlo versioned_writes proxy_logging"),
+    ("healthcheck catch_errors tempauth", "gatekeeper healthcheck catch_errors listing_formats tempauth copy dlo versioned_writes"),
 ])
 def test_mandatory_filters_are_put_in_where_swift_puts_them(given: str, expected: str) -> None:
     assert names_with_mandatory(given) == expected
@@ -112,7 +114,7 @@ def test_a_swift_operators_file_loads_as_it_is(tmp_path: Path) -> None:
     service = wsgi.load(proxy_conf(etc(tmp_path)))
     assert service.kind == "proxy" and service.name == "proxy-server" and service.addresses == (("127.0.0.1", 8080),)
     assert service.pipeline == ("catch_errors", "gatekeeper", "healthcheck", "proxy_logging", "memcache",
-                                "listing_formats", "tempauth", "copy", "proxy_logging", "proxy")
+                                "listing_formats", "tempauth", "copy", "dlo", "versioned_writes", "proxy_logging", "proxy")
     assert service.workers >= 1
 
 
