@@ -29,8 +29,9 @@ def names_with_mandatory(pipeline: str) -> str:
 @pytest.mark.parametrize("given,expected", [
     ("", "catch_errors gatekeeper listing_formats copy dlo versioned_writes"),
     ("catch_errors gatekeeper listing_formats copy", "catch_errors gatekeeper listing_formats copy dlo versioned_writes"),
-    ("catch_errors gatekeeper tempauth copy container_quotas account_quotas proxy_logging",
-     "catch_errors gatekeeper listing_formats tempauth copy container_quotas account_quotas dlo versioned_writes proxy_logging"),
+    ("catch_errors gatekeeper proxy_logging tempauth copy container_quotas account_quotas proxy_logging",
+     "catch_errors gatekeeper proxy_logging listing_formats tempauth copy container_quotas account_quotas dlo versioned_writes "
+     "proxy_logging"),
     ("healthcheck proxy_logging memcache tempauth proxy_logging",
      "catch_errors gatekeeper healthcheck proxy_logging memcache listing_formats tempauth copy dlo versioned_writes proxy_logging"),
     ("catch_errors healthcheck proxy_logging tempauth proxy_logging",
