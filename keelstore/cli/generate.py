@@ -19,8 +19,8 @@ PART_POWER = 10
 MIN_PART_HOURS = 1
 _HEAD = "# Written by 'keelstore up'. Once you change this file, it is yours: 'up' leaves it alone.\n\n"
 _PIPELINE = ("catch_errors", "gatekeeper", "healthcheck", "proxy-logging", "cache", "listing_formats", "bulk", "tempurl",
-             "tempauth", "staticweb", "copy", "container-quotas", "account-quotas", "slo", "dlo", "symlink",
-             "proxy-logging", "proxy-server")
+             "tempauth", "staticweb", "copy", "container-quotas", "account-quotas", "slo", "dlo",
+             "versioned_writes", "symlink", "proxy-logging", "proxy-server")
 SECRET_FILES = ("keelstore.conf", "proxy-server.conf")
 
 
@@ -190,6 +190,11 @@ use = egg:keelstore#slo
 
 [filter:dlo]
 use = egg:keelstore#dlo
+
+[filter:versioned_writes]
+use = egg:keelstore#versioned_writes
+allow_versioned_writes = true
+allow_object_versioning = true
 
 [filter:symlink]
 use = egg:keelstore#symlink
