@@ -252,8 +252,8 @@ class Slo:
         if span is None:
             response.status = 416
             headers["Content-Range"] = f"bytes */{size}"
-            headers["Content-Length"] = None
-            response.body = b"The requested part number is not satisfiable"
+            headers["Content-Length"] = "0"
+            response.body = b"The requested part number is not satisfiable" if request.method == "GET" else b""
             return response
         start, stop = span
         response.status = 206

@@ -26,12 +26,16 @@ Pair = tuple[int | None, int | None]
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """An entry of a client's manifest: an object (``path`` is ``/container/object``, text), and what is said of it."""
+    """An entry of a client's manifest: an object (``path`` is ``/container/object``, text), and what is said of it.
+
+    ``given`` is the path as the client spelt it, by which it is told of errors.
+    """
 
     path: str
     etag: str | None = None
     size: int | None = None
     range: Pair | None = None
+    given: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,7 @@ def _entry(entry: Any, own_path: str, is_last: bool) -> Wish | DataSegment:
     size = _size(entry.get("size_bytes"))
     if size is not None and size < 1 and not (is_last and size == 0):
         raise ValueError(TOO_SMALL)
-    return Wish(path, etag or None, size, _range(entry.get("range")))
+    return Wish(path, etag or None, size, _range(entry.get("range")), entry["path"])
 
 
 def _no_other_keys(entry: Mapping[str, Any], allowed: frozenset[str]) -> None:
@@ -146,9 +150,10 @@ def _range(value: Any) -> Pair | None:
 
 
 def resolve(wishes: list[Wish | DataSegment], found: Mapping[str, Found]) -> tuple[list[Segment], list[tuple[str, str]]]:
-    """The segments, and what is wrong with them as (percent-encoded path, problem); ``found`` by path."""
+    """The segments, and what is wrong with them as (percent-encoded path as given, problem), each thing once; ``found`` by
+    path."""
     segments: list[Segment] = []
-    problems: dict[tuple[str, str], None] = {}  # an ordered set
+    problems: dict[tuple[str, str], str] = {}  # (path, problem): path as first given
     for index, wish in enumerate(wishes):
         if type(wish) is DataSegment:
             segments.append(wish)
@@ -175,5 +180,5 @@ def resolve(wishes: list[Wish | DataSegment], found: Mapping[str, Found]) -> tup
             segments.append(ObjectSegment(wish.path, known.size, known.etag, start, stop, known.is_manifest,
                                           known.content_type, known.last_modified))
         for problem in told:
-            problems[quote(wish.path), problem] = None
-    return segments, list(problems)
+            problems.setdefault((wish.path, problem), wish.given or wish.path)
+    return segments, [(quote(given), problem) for (_path, problem), given in problems.items()]

@@ -25,7 +25,8 @@ def problems(*entries):
 def test_all_that_may_be_said():
     assert parsed({"path": "c/é", "etag": "abc", "size_bytes": "5", "range": "1-3"}, {"data": "eHl6"},
                   {"path": "//c//o", "etag": None, "size_bytes": None, "range": None}, {"path": "/c/s", "range": "-5"}) == [
-        Wish("/c/é", "abc", 5, (1, 3)), DataSegment(b"xyz"), Wish("/c//o"), Wish("/c/s", range=(None, 5))]
+        Wish("/c/é", "abc", 5, (1, 3), "c/é"), DataSegment(b"xyz"), Wish("/c//o", given="//c//o"),
+        Wish("/c/s", range=(None, 5), given="/c/s")]
 
 
 def test_an_empty_manifest_is_one():
@@ -73,7 +74,7 @@ def test_every_bad_entry_is_told():
 
 
 def test_only_the_last_entry_may_be_empty():
-    assert parsed(S, {**S, "size_bytes": 0}) == [Wish("/c/s"), Wish("/c/s", size=0)]
+    assert parsed(S, {**S, "size_bytes": 0}) == [Wish("/c/s", given="/c/s"), Wish("/c/s", size=0, given="/c/s")]
     assert "too small" in problems({**S, "size_bytes": 0}, S)
 
 
@@ -113,9 +114,9 @@ def test_ranges(pair, span):
 
 
 def test_everything_wrong_is_told_once():
-    _, told = resolved(Wish("/c/s", "x", 9, (7, 9)), Wish("/c/not é"), Wish("/c/not é", "x", 9), Wish("/c/empty"),
+    _, told = resolved(Wish("/c/s", "x", 9, (7, 9), "c/s"), Wish("/c/not é"), Wish("/c/not é", "x", 9), Wish("/c/empty"),
                        Wish("/c/s"))
-    assert told == [("/c/s", "Size Mismatch"), ("/c/s", "Etag Mismatch"), ("/c/s", "Unsatisfiable Range"),
+    assert told == [("c/s", "Size Mismatch"), ("c/s", "Etag Mismatch"), ("c/s", "Unsatisfiable Range"),
                     ("/c/not%20%C3%A9", "404 Not Found"),
                     ("/c/empty", "Too small; each segment must be at least 1 byte.")]
 
