@@ -19,7 +19,7 @@ PART_POWER = 10
 MIN_PART_HOURS = 1
 _HEAD = "# Written by 'keelstore up'. Once you change this file, it is yours: 'up' leaves it alone.\n\n"
 _PIPELINE = ("catch_errors", "gatekeeper", "healthcheck", "proxy-logging", "cache", "listing_formats", "bulk", "tempurl",
-             "tempauth", "staticweb", "copy", "container-quotas", "account-quotas", "slo", "dlo",
+             "formpost", "tempauth", "staticweb", "copy", "container-quotas", "account-quotas", "slo", "dlo",
              "versioned_writes", "symlink", "proxy-logging", "proxy-server")
 SECRET_FILES = ("keelstore.conf", "proxy-server.conf")
 
@@ -169,6 +169,9 @@ use = egg:keelstore#bulk
 
 [filter:tempurl]
 use = egg:keelstore#tempurl
+
+[filter:formpost]
+use = egg:keelstore#formpost
 
 [filter:tempauth]
 use = egg:keelstore#tempauth

@@ -20,6 +20,7 @@ FILTERS = {
         "copy": "copy",
         "encryption": "crypto.encryption",
         "dlo": "dlo",
+        "formpost": "formpost",
         "gatekeeper": "gatekeeper",
         "healthcheck": "healthcheck",
         "keymaster": "crypto.keymaster",

@@ -13,6 +13,7 @@ by ``common/wsgi`` when a pipeline is loaded), an options dataclass, a class tha
 - ``tempauth``: users in the configuration; ``tempauth_conf``: its users and prefixes, ``tempauth_tokens``: Fernet tokens
 - ``bulk``: many objects with one request; ``bulk_tar``: reading archives
 - ``tempurl``: requests authorized by a signed URL; ``temp_urls``: its checks that need no key
+- ``formpost``: files uploaded by a signed form; ``form_data``: reading one
 - ``signatures``: those of URLs and forms; ``url_keys``: the keys that make them
 - ``staticweb``: containers as web sites; ``web_pages``: the pages that it makes
 - ``authorizing``: asking for authorization before the proxy does
