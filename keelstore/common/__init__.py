@@ -7,7 +7,8 @@
 - HTTP: ``http`` (requests and responses, sole importer of WebOb); our server ``httpserver``, ``httpconnection``,
   ``httpinput``, ``httpanswer``, ``proxyprotocol``; what server and client share: ``httpparse``, ``httpbody``; ``ranged`` (answers
   to Range)
-- calls to storage nodes: ``backend``, by ``localcall`` or ``httpclient``; ``storage_server`` and ``db_server`` are the other end
+- calls to storage nodes: ``backend``, by ``localcall`` or ``httpclient``, both ways at once by
+  ``duplex``; ``storage_server`` and ``db_server`` are the other end
 - ``internal``: requests of our own through a pipeline; ``info``: what is known of an account or container; ``cache``,
   ``cache_embedded``, ``cache_memcached``
 - databases: ``broker``, ``broker_cache``, ``broker_schema``, ``broker_steps``, ``broker_sync``, ``pending``

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from keelstore.common import localcall
+from keelstore.common.duplex import Duplex, http_duplex, local_duplex
 from keelstore.common.headers import Headers
 from keelstore.common.http import Response, WSGIApp
 from keelstore.common.httpclient import HttpClient, HttpUpload
@@ -85,6 +86,15 @@ class Backend:
         if app is not None:
             return LocalUpload(app, address, method, path, headers, query, length, timeout_s, digest)
         return HttpUpload(self._http, address, method, path, headers, query, length, timeout_s)
+
+    def duplex(self, address: Address, method: str, path: str, headers: Headers, timeout_s: float = 10.0) -> Duplex:
+        """Begin a request whose chunked body and whose answer stream at the same time (SSYNC), and wait for the head of
+        the answer. Raises BackendError, BackendTimeout.
+        """
+        app = self._local.get(address)
+        if app is not None:
+            return local_duplex(app, address, method, path, headers, timeout_s)
+        return http_duplex(address, method, path, headers, self._http.conn_timeout_s, timeout_s)
 
     def is_local(self, address: Address) -> bool:
         return address in self._local

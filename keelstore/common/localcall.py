@@ -181,7 +181,7 @@ class LocalBody:
                 close()
 
 
-class _Pipe(FileLike):
+class Pipe(FileLike):
     """An upload's body between its sender and the application; bounded. Both sides are green threads of one hub."""
 
     __slots__ = (
@@ -306,7 +306,7 @@ class LocalUpload:
     ):
         self.address, self._method, self._timeout_s = address, method, timeout_s
         self._left = length
-        self._pipe = pipe = _Pipe()
+        self._pipe = pipe = Pipe()
         environ = make_environ(address, method, path, headers, query, pipe, digest)
         if length is None:
             environ["HTTP_TRANSFER_ENCODING"] = "chunked"

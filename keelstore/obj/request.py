@@ -184,3 +184,9 @@ def swift_bytes_of(content_type: str) -> tuple[str, str | None]:
         else:
             kept.append(part)
     return ";".join(kept), value
+
+
+def check_partition(partition: str) -> None:
+    """Raises BadRequest for what is no partition number."""
+    if not (partition.isascii() and partition.isdigit()) or len(partition) > 10:
+        raise BadRequest(f"Invalid partition: {partition[:40].encode('unicode_escape').decode()}")

@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping
 from keelstore.common import plainpickle
 from keelstore.common.backend import Backend
 from keelstore.common.cluster import Cluster, load_cluster
-from keelstore.common.concurrency import sleep
-from keelstore.common.errors import BadRequest, RequestError
+from keelstore.common.concurrency import Semaphore, sleep
+from keelstore.common.errors import BadRequest, ConfigError, RequestError, RingError
 from keelstore.common.http import Request, Response
 from keelstore.common.logs import logger_for
 from keelstore.common.options import parse
 from keelstore.common.policy import ErasureCodingPolicy, Policy
+from keelstore.common.ring.ring import Ring, RingFile
 from keelstore.common.storage_server import Handler, Names, StorageServer
 from keelstore.obj.delete import delete
 from keelstore.obj.get import get
@@ -24,7 +25,8 @@ from keelstore.obj.place import Place
 from keelstore.obj.post import post
 from keelstore.obj.put import Put
 from keelstore.obj.reader import Validation
-from keelstore.obj.request import AllowedHeaders
+from keelstore.obj.request import AllowedHeaders, check_partition
+from keelstore.obj.ssync.receiver import ssync
 from keelstore.obj.store import ObjectStore
 from keelstore.obj.updates import ContainerUpdater
 
@@ -43,6 +45,9 @@ class ObjectServer(StorageServer):
             commit_window_s=options.commit_window, bytes_per_sync=options.mb_per_sync << 20,
             allocates=not options.disable_fallocate, logger=logger, clock=clock,
         )  # fmt: skip
+        self.scanner = self.store.scanner()
+        self.ssync_places = Semaphore(options.replication_concurrency) if options.replication_concurrency else None
+        self._rings: dict[int, RingFile | None] = {}
         self.updater = ContainerUpdater(
             backend, cluster.hash_path, logger, wait_s=options.container_update_timeout,
             node_timeout_s=options.node_timeout, expirer_divisor=options.expiring_objects_container_divisor,
@@ -57,6 +62,7 @@ class ObjectServer(StorageServer):
             "POST": lambda request: post(self, request),
             "DELETE": self._slowly(lambda request: delete(self, request)),
             "REPLICATE": self.replicate,
+            "SSYNC": lambda request: ssync(self, request),
         }
 
     def _slowly(self, handler: Handler) -> Handler:
@@ -103,6 +109,17 @@ class ObjectServer(StorageServer):
             raise BadRequest(f"Invalid fragment index {text[:20]!r}")
         return int(text), is_durable
 
+    def ring(self, policy: Policy) -> Ring | None:
+        """The ring of a policy, None where it cannot be had: an object server serves without it."""
+        if policy.index not in self._rings:
+            try:
+                self._rings[policy.index] = RingFile(self.cluster.ring_path(policy.ring_name), logger=self.logger)
+            except (RingError, OSError, ConfigError) as error:
+                self.logger.warning("policy %s: %s", policy.name, error)
+                self._rings[policy.index] = None
+        found = self._rings[policy.index]
+        return found.current() if found is not None else None
+
     def opens_expired(self, request: Request) -> bool:
         return request.is_true_header("X-Backend-Open-Expired") or request.is_true_header("X-Backend-Replication")
 
@@ -129,12 +146,6 @@ class ObjectServer(StorageServer):
         else:
             found = self.store.hashes(names.device, device_path, policy, names.partition)
         return Response(200, body=plainpickle.dumps(found, 2), content_type="application/octet-stream")
-
-
-def check_partition(partition: str) -> None:
-    """Raises BadRequest for what is no partition number."""
-    if not (partition.isascii() and partition.isdigit()) or len(partition) > 10:
-        raise BadRequest(f"Invalid partition: {partition[:40].encode('unicode_escape').decode()}")
 
 
 def app_factory(global_conf: Mapping[str, str], **local_conf: str) -> ObjectServer:

@@ -51,13 +51,24 @@ class ObjectStore:
         allocates: bool = True,
         logger: logging.Logger | None = None,
         clock: Callable[[], float] = time.time,
+        remembers: int = MAX_RECORDS,
     ):
+        """``remembers``: records of metadata; 0 makes ``open`` and ``look`` safe for disk threads."""
         self.hash_path, self.reserve, self.clock = hash_path, reserve, clock
         self.log = logger or logging.getLogger("keelstore.obj")
         self._reclaim_age_s, self._commit_window_s = reclaim_age_s, commit_window_s
         self._bytes_per_sync, self._allocates = bytes_per_sync, allocates
+        self._remembers = remembers
         self._rules: dict[int, Rules] = {}
         self._records: dict[str, tuple[int, int, dict[str, str]]] = {}  # path: inode, ctime, metadata
+
+    def scanner(self) -> ObjectStore:
+        """The same store for those who look at everything once, on disk threads: it remembers nothing."""
+        return ObjectStore(
+            self.hash_path, reserve=self.reserve, reclaim_age_s=self._reclaim_age_s,
+            commit_window_s=self._commit_window_s, bytes_per_sync=self._bytes_per_sync, allocates=self._allocates,
+            logger=self.log, clock=self.clock, remembers=0,
+        )  # fmt: skip
 
     def rules(self, fragments: int) -> Rules:
         found = self._rules.get(fragments)
@@ -69,6 +80,11 @@ class ObjectStore:
               account: str, container: str, obj: str) -> Place:
         return Place(device, device_path, policy.index, layout.fragment_count(policy), partition,
                      f"/{account}/{container}/{obj}", self.hash_path.digest(account, container, obj))
+
+    def place_of_hash(self, device: str, device_path: str, policy: Policy, partition: str, name_hash: str) -> Place:
+        """The place of an object whose name is not known; opening it takes the name that its metadata has."""
+        return Place(device, device_path, policy.index, layout.fragment_count(policy), partition, "",
+                     bytes.fromhex(name_hash))
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -152,7 +168,12 @@ class ObjectStore:
         name = metadata.get("name")
         if name is None:
             raise BadRecord("metadata without a name")
-        if name != place.name:
+        if not place.name:
+            names = name[1:].split("/", 2)
+            if len(names) < 3 or not all(names) or self.hash_path.digest(*names) != place.digest:
+                raise BadRecord(f"holds {name!r}, whose place is another")
+            place.name = name
+        elif name != place.name:
             raise ObjectCollision(f"{place.directory} holds {name!r}, not {place.name!r}")
         length = metadata.get("Content-Length", "")
         if not (length.isascii() and length.isdigit()) or int(length) != status.st_size:
@@ -183,13 +204,15 @@ class ObjectStore:
         """The metadata of an open file. Every change of it changes its ctime; the path names object and timestamp, so that
         what an inode used to be cannot be taken for what it is.
         """
+        if not self._remembers:
+            return attributes.read(fd, elsewhere)
         known = self._records.get(path)
         if known is not None and known[0] == status.st_ino and known[1] == status.st_ctime_ns:
             return known[2]
         metadata = attributes.read(fd, elsewhere)
         if known is not None:
             del self._records[path]
-        elif len(self._records) >= MAX_RECORDS:
+        elif len(self._records) >= self._remembers:
             del self._records[next(iter(self._records))]
         self._records[path] = (status.st_ino, status.st_ctime_ns, metadata)
         return metadata
