@@ -74,6 +74,8 @@ def _put_small(app: ProxyApp, request: ProxyRequest, length: int, nodes: Nodes, 
     digest = md5(body, usedforsecurity=False).hexdigest()
     footers = _footers(request)
     if footers:
+        if "Etag" not in headers[0]:  # the client's is to be checked by the servers
+            footers.setdefault("Etag", digest)
         for own in headers:
             own.update(footers)
     answers = to_quorum(app, request, nodes, "PUT", part, path, headers, body=body, digest=lambda: digest)
@@ -168,8 +170,7 @@ class _Streaming:
             try:
                 upload = app.backend.upload(
                     address_of(node, self.use_replication), f"/{node.device}/{self.part}{self.path}", headers,
-                    method="PUT", length=length, timeout_s=timeout_s,
-                    digest=None if self.boundary else self.hasher.hexdigest,
+                    method="PUT", length=length, timeout_s=timeout_s, digest=self.hasher.hexdigest,
                 )  # fmt: skip
                 response = upload.ready(timeout_s)
                 app.health.answered(node)
@@ -238,6 +239,8 @@ class _Streaming:
 
     def _footer_document(self) -> bytes:
         footers = _footers(self.request) or Headers()
+        if "Etag" not in self.headers[0]:  # the client's is to be checked by the servers
+            footers.setdefault("Etag", self.hasher.hexdigest())
         document = json.dumps(footers).encode("ascii")
         check = md5(document, usedforsecurity=False).hexdigest().encode()
         return (

@@ -1,3 +1,4 @@
+import json
 from hashlib import md5
 
 import pytest
@@ -290,7 +291,11 @@ def test_footers_of_a_middleware_are_stored(proxy):
         boundary = call.headers["X-Backend-Obj-Multipart-Mime-Boundary"].encode()
         start = b"--" + boundary + b"\r\nX-Document: object body\r\n\r\n" + body + b"\r\n--" + boundary
         assert call.body.startswith(start)
-        assert b'{"X-Object-Sysmeta-Crypto": "yes"}\r\n--' + boundary + b"--\r\n" in call.body
+        document = json.dumps({"X-Object-Sysmeta-Crypto": "yes", "Etag": md5(body).hexdigest()}).encode()
+        assert b"\r\n\r\n" + document + b"\r\n--" + boundary + b"--\r\n" in call.body
+    proxy.backend.calls.clear()
+    proxy.ask("PUT", OBJ, {"Etag": "0" * 32}, body=body, **{key.replace(".", "__"): footers})
+    assert all(b"Etag" not in call.body and call.headers["Etag"] == "0" * 32 for call in proxy.sent("object", "PUT"))
 
 
 def test_an_input_that_gives_little_at_a_time_is_read_to_its_end(proxy):
