@@ -797,8 +797,14 @@ def accept(sock: socket.socket) -> Iterator[tuple[socket.socket, Any]]:
 
 
 def renew_hub() -> None:
-    """In a forked child, before anything waits: give up the parent's event loop, whose descriptor both would share."""
+    """In a forked child, before anything waits: give up the parent's event loop, whose descriptor both would share.
+
+    Each would take events that are meant for the other, and with edge-triggered streams for good. Done at each fork.
+    """
     eventlet.hubs.use_hub("epolls")
+
+
+os.register_at_fork(after_in_child=renew_hub)
 
 
 def plain_socket(fd: int) -> socket.socket:

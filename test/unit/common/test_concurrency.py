@@ -408,3 +408,29 @@ def test_wait_is_over_in_time():
     with pytest.raises(WaitTimeout):
         left.receive(timeout=0.05)
     assert 0.04 < time.monotonic() - start < 2
+
+
+def test_forked_child_has_an_event_loop_of_its_own():
+    left, right = pair()
+    with pytest.raises(WaitTimeout):
+        left.receive(timeout=0.001)
+    sock = concurrency.listen(("127.0.0.1", 0))
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            stream = Stream(next(concurrency.accept(sock))[0], 5)
+            while data := stream.receive():
+                stream.send(data)
+            status = 0
+        finally:
+            os._exit(status)
+    stream = concurrency.connect(sock.getsockname(), 1, 5)
+    for n in range(300):
+        stream.send(b"%d" % n)
+        assert stream.receive() == b"%d" % n
+    stream.close()
+    assert os.waitpid(pid, 0)[1] == 0
+    right.send(b"still ours")
+    assert left.receive() == b"still ours"
+    sock.close()
