@@ -9,7 +9,8 @@ What it promises:
 
 Beyond WSGI: ``environ["RAW_PATH_INFO"]``; the methods of ``wsgi.input`` in ``httpinput.py``; an answer may have a method
 ``file_region() -> (fd, offset, count) | None``: its whole body as part of an open file, sent without passing through Python;
-``file_region_sent()``, if it has that, is called when all of it was sent.
+``file_region_sent()``, if it has that, is called when all of it was sent. Or a method ``file_pieces() -> iterator | None``:
+the body in order as bytes and such regions, iterated over instead of the answer itself where its Content-Length is known.
 """
 
 from __future__ import annotations
@@ -311,8 +312,9 @@ class Connection:
     ) -> bool:
         """Send an answer that comes in parts; whether the connection may be kept."""
         region = self._region(result)
-        parts = self._parts(result, environ)
-        first: bytes | None = None
+        pieces = self._file_pieces(result) if region is None else None
+        parts: Iterator[Any] = self._parts(result if pieces is None else pieces, environ, pieces is not None)
+        first: Any = None  # bytes, or a region of a file
         try:
             if region is None:
                 first = next(parts, None)
@@ -356,16 +358,22 @@ class Connection:
         return head.keep_alive
 
     def _send_counted(
-        self, start: bytes, length: int | None, first: bytes | None, parts: Iterator[bytes], environ: dict[str, Any]
+        self, start: bytes, length: int | None, first: Any, parts: Iterator[Any], environ: dict[str, Any]
     ) -> None:
         """A body of ``length`` bytes; with None it ends with the connection. A byte too many is not sent."""
         send, sent = self.stream.send, 0
         while first is not None:
-            sent += len(first)
+            is_region = type(first) is tuple
+            sent += first[2] if is_region else len(first)
             if length is not None and sent > length:
                 self.server.logger.error("%s: the answer is longer than the %d bytes announced", _shown(environ), length)
                 raise _Broken("longer than announced")
-            if start:
+            if is_region:
+                if start:
+                    self.stream.send_parts([start])
+                    start = b""
+                self.stream.send_file(*first)
+            elif start:
                 if len(first) <= SMALL:
                     send(start + first)
                 else:
@@ -380,12 +388,13 @@ class Connection:
             self.server.logger.error("%s: the answer ended after %d of %d bytes", _shown(environ), sent, length)
             raise _Broken("shorter than announced")
 
-    def _parts(self, result: Iterable[bytes], environ: dict[str, Any]) -> Iterator[bytes]:
+    def _parts(self, result: Iterable[Any], environ: dict[str, Any], has_regions: bool = False) -> Iterator[Any]:
         """The parts that are not empty. What the application raises becomes a _Broken."""
+        allowed = (tuple, bytearray, memoryview) if has_regions else (bytearray, memoryview)
         try:
             for part in result:
                 if part:
-                    if part.__class__ is not bytes and not isinstance(part, (bytearray, memoryview)):
+                    if part.__class__ is not bytes and not isinstance(part, allowed):
                         raise TypeError("a part of the answer is not bytes")
                     yield part
         except KeelstoreError as error:
@@ -400,6 +409,15 @@ class Connection:
             return None
         region = getattr(result, "file_region", None)
         return region() if region is not None else None
+
+    def _file_pieces(self, result: Any) -> Iterator[Any] | None:
+        method = getattr(result, "file_pieces", None)
+        if method is None or self._status is None or self.stream.is_tls:
+            return None
+        if not any(len(name) == 14 and name.lower() == "content-length" for name, _value in self._headers):
+            return None
+        found: Iterator[Any] | None = method()
+        return found
 
     # -- the end of a request, or of the connection
 

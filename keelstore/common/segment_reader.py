@@ -40,6 +40,9 @@ _INHERITED = (("HTTP_X_AUTH_TOKEN", "X-Auth-Token"), ("HTTP_X_SERVICE_TOKEN", "X
               ("HTTP_X_BACKEND_ALLOW_RESERVED_NAMES", "X-Backend-Allow-Reserved-Names"))
 
 
+Region = tuple[int, int, int]  # descriptor, offset, count
+
+
 class SegmentError(KeelstoreError):
     """A segment that cannot be served. ``status`` is what the client is told while nothing has been sent."""
 
@@ -191,7 +194,7 @@ class SegmentedBody:
         self._give_up = clock() + pace.max_s
         self._small, self._next_small = 0, 0.0
         self._is_closed = False
-        self._iterator: Iterator[bytes] | None = None
+        self._iterator: Iterator[Any] | None = None
 
     # -- what to open, in order ----------------------------------------------------------------------------------------
 
@@ -265,10 +268,16 @@ class SegmentedBody:
 
     def __iter__(self) -> Iterator[bytes]:
         if self._iterator is None:
-            self._iterator = self._run()
+            self._iterator = self._run(False)
         return self._iterator
 
-    def _run(self) -> Iterator[bytes]:
+    def file_pieces(self) -> Iterator[bytes | Region]:
+        """As iterating, but a segment that is a part of a file here comes as (descriptor, offset, count), to be sent without
+        passing through Python (see ``httpconnection``)."""
+        self._iterator = self._run(True)
+        return self._iterator
+
+    def _run(self, as_files: bool) -> Iterator[Any]:
         ahead, more = self._pace.ahead, True
         try:
             while True:
@@ -282,18 +291,26 @@ class SegmentedBody:
                 if opening.data is not None:
                     yield opening.data
                 else:
-                    yield from self._send(opening)
+                    yield from self._send(opening, as_files)
                 self._open.popleft()
         finally:
             self.close()
 
-    def _send(self, opening: _Opening) -> Iterator[bytes]:
+    def _send(self, opening: _Opening, as_files: bool) -> Iterator[Any]:
         response, fetch = opening.wait(), opening.fetch
         assert fetch is not None
         if self._clock() > self._give_up:
             raise SegmentError(fetch.segment.path, f"not reached within {self._pace.max_s:g} s")
         body: Any = response.app_iter if response.app_iter is not None else (response.body or b"",)
-        digest = md5(usedforsecurity=False) if fetch.is_whole and not _is_checked(body) else None
+        region = _region_of(body)
+        if as_files and region is not None and region[2] == fetch.length:
+            yield region
+            told = getattr(body, "file_region_sent", None)
+            if told is not None:
+                told()
+            opening.drop()
+            return
+        digest = md5(usedforsecurity=False) if fetch.is_whole and region is None else None
         left = fetch.length
         for data in body:
             left -= len(data)
@@ -320,11 +337,11 @@ class SegmentedBody:
             self._open.popleft().drop()
 
 
-def _is_checked(body: Any) -> bool:
-    """Whether a body offers itself as part of a file: then the object server, in this process, has checked its MD5 of late,
-    and would pass the bytes through itself where it has not."""
-    region = getattr(body, "file_region", None)
-    return region is not None and region() is not None
+def _region_of(body: Any) -> Region | None:
+    """The part of a file that a body is, if it offers that: then the object server, in this process, has checked its MD5 of
+    late; it passes the bytes through itself where it has not."""
+    method = getattr(body, "file_region", None)
+    return method() if method is not None else None
 
 
 def _check_digest(fetch: Fetch, response: Response, digest: str) -> None:

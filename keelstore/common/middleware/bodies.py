@@ -10,6 +10,7 @@ from keelstore.common.http import BODYLESS, Environ, WSGIApp
 
 Header = tuple[str, str]
 Region = tuple[int, int, int]  # fd, offset, count: a whole body as part of an open file (see httpconnection)
+Pieces = Iterator[bytes | Region]  # a body in several parts, some of them of open files
 
 
 class WrongLength(KeelstoreError):
@@ -75,6 +76,24 @@ def file_region_sent(body: Any) -> None:
         method()
 
 
+def file_pieces(body: Any) -> Pieces | None:
+    """The pieces of a body that offers them, in place of iterating over it; None for one that does not."""
+    method = getattr(body, "file_pieces", None)
+    return method() if method is not None else None
+
+
+def held_pieces(pieces: Pieces, length: int) -> Pieces:
+    """``pieces`` held to ``length`` bytes as :class:`Exact` holds a body; what is too much is not sent at all."""
+    left = length
+    for piece in pieces:
+        left -= piece[2] if type(piece) is tuple else len(piece)
+        if left < 0:
+            raise WrongLength(f"the body is longer than its {length} bytes")
+        yield piece
+    if left:
+        raise WrongLength(f"the body ended {left} bytes short of its {length}")
+
+
 def promised_length(status: str, headers: list[Header], method: str) -> int | None:
     """The bytes that the body of this answer must have; None when it does not say (chunked)."""
     if method == "HEAD" or int(status[:3]) in BODYLESS:
@@ -111,6 +130,10 @@ class Exact:
 
     def file_region_sent(self) -> None:
         file_region_sent(self._body)
+
+    def file_pieces(self) -> Pieces | None:
+        pieces = file_pieces(self._body)
+        return None if pieces is None else held_pieces(pieces, self._length)
 
     def close(self) -> None:
         close(self._body)

@@ -12,15 +12,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from keelstore.common.http import TRANS_ID, Environ, StartResponse, WSGIApp
 from keelstore.common.logs import logger_for
 from keelstore.common.middleware.bodies import (
     Answer,
     Exact,
+    Pieces,
     Region,
     close,
+    file_pieces,
     file_region,
     file_region_sent,
     held_to,
@@ -32,6 +34,7 @@ from keelstore.common.transid import make_trans_id
 AFTER: Final[tuple[str, ...]] = ()
 BEFORE: Final = ("gatekeeper", "proxy_logging", "listing_formats", "ratelimit", "tempauth", "keystoneauth", "copy")
 
+T = TypeVar("T")
 MAX_EXTRA: Final = 32  # characters of X-Trans-Id-Extra that are used
 
 
@@ -85,11 +88,18 @@ class _Told:
         self._body, self._log, self._trans_id = body, log, trans_id
 
     def __iter__(self) -> Iterator[bytes]:
+        return self._told(iter(self._body))
+
+    def _told(self, parts: Iterator[T]) -> Iterator[T]:
         try:
-            yield from self._body
+            yield from parts
         except Exception:
             self._log.exception("Error: the body of a response broke off", extra={"txn_id": self._trans_id})
             raise
+
+    def file_pieces(self) -> Pieces | None:
+        pieces = file_pieces(self._body)
+        return None if pieces is None else self._told(pieces)
 
     def file_region(self) -> Region | None:
         return file_region(self._body)

@@ -25,7 +25,18 @@ from keelstore.common.middleware.access_line import (
     LineOptions,
     compile_template,
 )
-from keelstore.common.middleware.bodies import Answer, Exact, Region, WrongLength, close, file_region, file_region_sent
+from keelstore.common.middleware.bodies import (
+    Answer,
+    Exact,
+    Pieces,
+    Region,
+    WrongLength,
+    close,
+    file_pieces,
+    file_region,
+    file_region_sent,
+    held_pieces,
+)
 from keelstore.common.options import not_negative, option, parse
 from keelstore.common.stats import NO_STATS, NoStats, stats_for
 
@@ -285,6 +296,28 @@ class LoggedBody:
     def file_region_sent(self) -> None:
         self._hit.sent = self._length
         file_region_sent(self._body)
+
+    def file_pieces(self) -> Pieces | None:
+        owner = self._owner
+        if self._length < 0 or (owner.options.emit_every_s >= 0 and owner.stats.has_labels):
+            return None
+        pieces = file_pieces(self._body)
+        return None if pieces is None else self._counted(held_pieces(pieces, self._length))
+
+    def _counted(self, pieces: Pieces) -> Pieces:
+        """``pieces``, each counted once the next one is asked for: it has been sent then."""
+        owner, hit, sent = self._owner, self._hit, 0
+        try:
+            for piece in pieces:
+                if not sent:
+                    hit.ttfb = owner._now() - hit.start
+                yield piece
+                sent += piece[2] if type(piece) is tuple else len(piece)
+                hit.sent = sent
+        except Exception:
+            self._log(500)
+            raise
+        self._log(self._status)
 
     def close(self) -> None:
         close(self._body)

@@ -499,6 +499,52 @@ def test_part_of_a_file_is_sent(tmp_path):
         assert len(answered(app)) < 2500000
 
 
+class Pieces:
+    """A body that may be sent as pieces; iterating over it instead gives capitals."""
+
+    def __init__(self, *pieces, error=None):
+        self.pieces, self.error, self.closed = pieces, error, False
+
+    def __iter__(self):
+        yield b"ITERATED"
+
+    def file_pieces(self):
+        yield from self.pieces
+        if self.error is not None:
+            raise self.error
+
+    def close(self):
+        self.closed = True
+
+
+def test_pieces_of_files_and_bytes_are_sent_in_order(tmp_path):
+    path = tmp_path / "f"
+    path.write_bytes(os.urandom(300000))
+    with open(path, "rb") as file:
+        region = (file.fileno(), 100, 200000)
+        for pieces in ([b"ab", region, b"cd", region], [region, b"x" * 100000], [b"", region]):
+            expected = b"".join(path.read_bytes()[100:200100] if type(piece) is tuple else piece for piece in pieces)
+            body = Pieces(*pieces)
+            app = raw_app("200 OK", [("content-length", str(len(expected)))], lambda body=body: body)
+            assert answered(app).partition(b"\r\n\r\n")[2] == expected
+            assert body.closed
+
+
+def test_pieces_are_not_asked_for_without_a_length():
+    assert b"ITERATED" in answered(raw_app("200 OK", [], lambda: Pieces(b"x")))
+
+
+def test_pieces_that_break_off_or_go_on_too_long_break_the_connection(tmp_path):
+    path = tmp_path / "f"
+    path.write_bytes(b"x" * 1000)
+    with open(path, "rb") as file:
+        region = (file.fileno(), 0, 1000)
+        for body in (Pieces(region, error=KeyError("x")), Pieces(region), Pieces(region, region), Pieces((region[0], 0, 1500))):
+            app = raw_app("200 OK", [("Content-Length", "1500")], lambda body=body: body)
+            assert len(answered(app).partition(b"\r\n\r\n")[2]) < 1500
+            assert body.closed
+
+
 # -- input as a file
 
 

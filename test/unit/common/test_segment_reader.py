@@ -6,7 +6,7 @@ import pytest
 
 from keelstore.common import concurrency
 from keelstore.common.byteranges import parse
-from keelstore.common.http import Request, Response
+from keelstore.common.http import Request, Response, call_app
 from keelstore.common.segment_reader import Pace, SegmentedBody, SegmentError, SegmentSource, add_name, base_of
 from keelstore.common.segments import ObjectSegment, encode, etag_of, length_of, plan, whole
 from test.unit.common.middleware.helpers import make_environ
@@ -256,6 +256,33 @@ def test_a_manifest_below_is_read_once(store, abc):
     below = manifest(store, "m", abc[:1])
     assert read(body_of(store, [below, abc[1], below]))[0] == b"a" * 10 + b"b" * 10 + b"a" * 10
     assert sum(environ["PATH_INFO"].endswith("/m") for environ in store.asked) == 1
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def test_segments_that_are_files_come_as_such(store, abc):
+    regions = {b"a" * 10: (7, 0, 10), b"c" * 10: (9, 4, 10)}
+    told = []
+
+    class FileParts(Parts):
+        def file_region(self):
+            return regions.get(self.data)
+
+        def file_region_sent(self):
+            told.append(self.data[:1])
+
+    def app(environ, start_response):
+        response = call_app(store, environ)
+        response.app_iter = FileParts(store, response.app_iter.data)
+        return response(environ, start_response)
+
+    store.bodies.clear()
+    body = SegmentedBody(SegmentSource(app, make_environ(), "/v1/a", "SLO", ""), [b"xy", *plan(abc)], FAST)
+    body.start()
+    assert list(body.file_pieces()) == [b"xy", (7, 0, 10), b"bbbb", b"bbbb", b"bb", (9, 4, 10)]
+    assert told == [b"a", b"c"]
+    assert [each for each in store.open if type(each) is FileParts] == []
 
 
 # -- bounds ------------------------------------------------------------------------------------------------------------

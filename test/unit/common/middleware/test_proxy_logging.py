@@ -443,6 +443,55 @@ def test_a_file_of_another_length_is_not_offered_whole(lines):
     assert b"".join(got.raw) == b"abcd"
 
 
+class PiecesBody(FileBody):
+    def __init__(self, *pieces):
+        self.pieces = pieces
+
+    def file_region(self):
+        return None
+
+    def file_pieces(self):
+        yield from self.pieces
+
+
+def in_pieces(lines, body, length="6"):
+    app = CatchErrors(logged(Inner(Response(200, {"Content-Length": length}, app_iter=body)), lines), CatchErrorsOptions(),
+                      logging.getLogger("test"))
+    return Got(app, make_environ(), iterate=False)
+
+
+def test_pieces_go_through_and_are_counted(lines):
+    body = PiecesBody(b"ab", (7, 100, 4))
+    got = in_pieces(lines, body)
+    assert list(got.raw.file_pieces()) == [b"ab", (7, 100, 4)]
+    got.raw.close()
+    found = fields(lines.lines[0])
+    assert (found["status_int"], found["bytes_sent"]) == ("200", "6") and body.closed == 1
+
+
+def test_a_client_that_leaves_between_pieces_is_logged_so(lines):
+    got = in_pieces(lines, PiecesBody(b"ab", (7, 100, 4)))
+    pieces = got.raw.file_pieces()
+    assert [next(pieces), next(pieces)] == [b"ab", (7, 100, 4)]
+    got.raw.close()
+    found = fields(lines.lines[0])
+    assert (found["status_int"], found["bytes_sent"]) == ("499", "2")
+
+
+@pytest.mark.parametrize("length,sent", [("5", [b"ab"]), ("7", [b"ab", (7, 100, 4)])])
+def test_pieces_of_another_length_break_the_connection(lines, length, sent):
+    got, seen = in_pieces(lines, PiecesBody(b"ab", (7, 100, 4)), length), []
+    with pytest.raises(WrongLength):
+        for piece in got.raw.file_pieces():
+            seen.append(piece)
+    got.raw.close()
+    assert seen == sent and fields(lines.lines[0])["status_int"] == "500"
+
+
+def test_a_body_without_pieces_offers_none(lines):
+    assert in_pieces(lines, FileBody(6)).raw.file_pieces() is None
+
+
 def test_read1_is_counted(lines):
     def app(environ, start_response):
         environ["wsgi.input"].read1(2)
