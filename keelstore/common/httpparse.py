@@ -268,20 +268,19 @@ def parse_response(head: bytes, method: str) -> ResponseHead:
     ):
         raise ProtocolError("Invalid status line")
     status = int(code)
-    headers = Headers()
-    put = dict.__setitem__
+    found: dict[str, str] = {}
     for line in lines[1:]:
         name, colon, value = line.partition(b":")
         key = _titles.get(name) or _title_of(name)
         if not colon:
             raise ProtocolError("Header line without colon in an answer")
         text = value.strip(b" \t").decode("latin-1")
-        if dict.__contains__(headers, key):
+        if key in found:
             if key == "Content-Length":
                 raise ProtocolError("Repeated Content-Length in an answer")
-            text = f"{dict.__getitem__(headers, key)}, {text}"
-        put(headers, key, text)
-    get = headers.get
+            text = f"{found[key]}, {text}"
+        found[key] = text
+    get = found.get
     connection, keep_alive = get("Connection"), protocol == b"HTTP/1.1 "
     if connection is not None:
         tokens = [token.strip(" \t") for token in connection.lower().split(",")]
@@ -300,4 +299,6 @@ def parse_response(head: bytes, method: str) -> ResponseHead:
         length = int(size)
     else:
         length, keep_alive = None, False
+    headers = Headers()
+    dict.update(headers, found)  # the names are title-cased already
     return ResponseHead(status, headers, keep_alive, length)
