@@ -34,7 +34,7 @@ from keelstore.common.info import ContainerInfo, cache_key, container_info
 from keelstore.common.limits import Limits
 from keelstore.common.logs import logger_for
 from keelstore.common.middleware.versioned_writes.containers import Containers
-from keelstore.common.middleware.versioned_writes.inner import PERSISTED, Inner
+from keelstore.common.middleware.versioned_writes.inner import PERSISTED, Inner, params_without
 from keelstore.common.middleware.versioned_writes.legacy import Legacy, location_of
 from keelstore.common.middleware.versioned_writes.names import HIDDEN, NULL, Version
 from keelstore.common.middleware.versioned_writes.objects import ID, Objects
@@ -123,11 +123,15 @@ class VersionedWrites:
 
     def _object(self, request: Request) -> Any:
         environ, method = request.environ, request.method
+        is_plain = False  # what is current is to go, whether it is a version or not
         if self._allows_versioning:
             if "version-id" in environ.get("QUERY_STRING", ""):
                 version_id = request.params.get("version-id")
-                if version_id:
-                    return _Shown(self, self._objects.of_version(request, version_id))
+                if version_id == NULL and method == "DELETE":
+                    request.params = params_without(request, "version-id")
+                    is_plain = True
+                elif version_id:
+                    return _Shown(self._objects.of_version(request, version_id))
             if method == "POST":
                 return self._objects.post(request)
             if method == "GET" or method == "HEAD":
@@ -138,7 +142,7 @@ class VersionedWrites:
         if not info.is_success:
             return self.app
         sysmeta = info.sysmeta
-        if sysmeta and self._allows_versioning and sysmeta.get("versions-container") and is_true(
+        if sysmeta and self._allows_versioning and not is_plain and sysmeta.get("versions-container") and is_true(
                 sysmeta.get("versions-enabled")):
             return self._objects.put(request, info) if method == "PUT" else self._objects.delete(request, info)
         if sysmeta or info.versions:
@@ -168,8 +172,8 @@ class VersionedWrites:
 class _Shown:
     """An answer whose headers tell nothing of where versions are kept."""
 
-    def __init__(self, owner: VersionedWrites, answer: WSGIApp):
-        self.owner, self.answer = owner, answer
+    def __init__(self, answer: WSGIApp):
+        self.answer = answer
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         return self.answer(environ, lambda status, headers, exc_info=None: start_response(status, shown(headers)))

@@ -149,9 +149,12 @@ class VersionsPage:
     def add_marker(self, entries: list[Entry]) -> None:
         """The answer to ``of_marker``."""
         for entry in entries:
-            if entry.get("name") == self.query.marker:
-                shows_null = self.query.is_reverse and self.query.version_marker is not None
-                self._add(entry, shows_null)
+            if entry.get("name") != self.query.marker:
+                continue
+            if self.query.version_marker is None:  # a null version was shown as the current one: no other is, on these pages
+                self._null_names.add(self.query.marker)
+            else:
+                self._add(entry, self.query.is_reverse)
 
     def add_container(self, entries: list[Entry]) -> None:
         for entry in entries:

@@ -189,7 +189,7 @@ class Objects:
         return answer
 
     def _of_null(self, request: Request) -> Any:
-        """Reading and deleting what was written without versioning."""
+        """Reading what was written without versioning."""
         request.params = params_without(request, "version-id")
         if request.method not in ("GET", "HEAD"):
             return self.app
