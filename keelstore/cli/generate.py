@@ -21,7 +21,8 @@ _HEAD = "# Written by 'keelstore up'. Once you change this file, it is yours: 'u
 _PIPELINE = ("catch_errors", "gatekeeper", "healthcheck", "proxy-logging", "cache", "listing_formats", "bulk", "tempurl",
              "formpost", "tempauth", "staticweb", "copy", "container-quotas", "account-quotas", "slo", "dlo",
              "versioned_writes", "symlink", "proxy-logging", "proxy-server")
-SECRET_FILES = ("keelstore.conf", "proxy-server.conf")
+_ENCRYPTION = ("keymaster", "encryption")  # left of the last proxy-logging
+SECRET_FILES = ("keelstore.conf", "proxy-server.conf", "keymaster.conf")
 
 
 def prepare(layout: Layout) -> list[str]:
@@ -79,7 +80,9 @@ def files_of(settings: Settings, node: NodePaths) -> Iterator[tuple[str, str]]:
     """Name and text of each file in the ``etc`` of a node."""
     yield "keelstore.conf", _HEAD + cluster_file(settings)
     yield "node.conf", _HEAD + node_file(settings, node)
-    yield "proxy-server.conf", _HEAD + proxy_file(settings, node)
+    yield "proxy-server.conf", _HEAD + proxy_file(settings, node) + encryption_sections(settings)
+    if settings.root_secret:
+        yield "keymaster.conf", _HEAD + keymaster_file(settings)
     for kind in ("account", "container", "object"):
         yield f"{kind}-server.conf", _HEAD + storage_file(settings, node, kind)
 
@@ -127,6 +130,34 @@ log_file = {node.log_file}
 """
 
 
+def pipeline(settings: Settings) -> tuple[str, ...]:
+    """The proxy's filters and app."""
+    return (*_PIPELINE[:-2], *(_ENCRYPTION if settings.root_secret else ()), *_PIPELINE[-2:])
+
+
+def keymaster_file(settings: Settings) -> str:
+    return f"""\
+[keymaster]
+# Without this secret what was encrypted with it is lost: keep a copy of this file elsewhere.
+encryption_root_secret = {settings.root_secret}
+meta_version_to_write = 3
+"""
+
+
+def encryption_sections(settings: Settings) -> str:
+    if not settings.root_secret:
+        return ""
+    return f"""
+[filter:keymaster]
+use = egg:keelstore#keymaster
+keymaster_config_path = %(here)s/keymaster.conf
+
+[filter:encryption]
+use = egg:keelstore#encryption
+disable_encryption = {"false" if settings.encrypts else "true"}
+"""
+
+
 def proxy_file(settings: Settings, node: NodePaths) -> str:
     account, _, user = settings.user.partition(":")
     users = [f"user_{account}_{user} = {settings.key} .admin"]
@@ -136,7 +167,7 @@ def proxy_file(settings: Settings, node: NodePaths) -> str:
     return f"""\
 {_defaults(settings, node, settings.proxy_ip(node.number), settings.port)}
 [pipeline:main]
-pipeline = {" ".join(_PIPELINE)}
+pipeline = {" ".join(pipeline(settings))}
 
 [app:proxy-server]
 use = egg:keelstore#proxy

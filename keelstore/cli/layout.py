@@ -85,6 +85,8 @@ class Settings:
     fernet_key: str = field(repr=False)
     workers: int | None = None
     test_users: bool = False
+    root_secret: str = field(default="", repr=False)  # that objects are encrypted with; '' as long as none ever was
+    encrypts: bool = False
     generated: dict[str, str] = field(default_factory=dict, repr=False)  # file: SHA-256 of what we last wrote there
     version: int = VERSION
 
@@ -93,6 +95,11 @@ class Settings:
         return cls(
             host, port, nodes, user="keel:admin", key=secrets.token_hex(16), hash_prefix=secrets.token_hex(16),
             hash_suffix=secrets.token_hex(16), fernet_key=base64.urlsafe_b64encode(secrets.token_bytes(32)).decode())
+
+    def encrypting(self, encrypts: bool) -> Settings:
+        """With encryption on or off from now on; what was encrypted stays readable."""
+        secret = self.root_secret or (base64.b64encode(secrets.token_bytes(32)).decode() if encrypts else "")
+        return dataclasses.replace(self, encrypts=encrypts, root_secret=secret)
 
     @property
     def account(self) -> str:

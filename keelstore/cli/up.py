@@ -38,8 +38,10 @@ _LEAST_PORT = 1881  # the storage roles listen up to 1880 below
 @click.option("--detach", is_flag=True, help="Return when the store answers; it runs on.")
 @click.option("--test-users/--no-test-users", "test_users", default=None,
               help="Add the field's well-known test accounts; only on a loopback address.")
+@click.option("--encrypt/--no-encrypt", "encrypt", default=None,
+              help="Encrypt what is stored from now on; or no longer, while what was encrypted stays readable.")
 def up(data: str, host: str | None, port: int | None, workers: int | None, nodes: int | None, detach: bool,
-       test_users: bool | None) -> None:
+       test_users: bool | None, encrypt: bool | None) -> None:
     """Make a store if there is none in the data directory, and start it.
 
     Eight devices on each node; policies gold (three copies, the default), silver (two) and ec42 (erasure code 4+2).
@@ -55,6 +57,8 @@ def up(data: str, host: str | None, port: int | None, workers: int | None, nodes
             settings = replace(settings, workers=workers)
         if test_users is not None:
             settings = replace(settings, test_users=test_users)
+        if encrypt is not None:
+            settings = settings.encrypting(encrypt)
         if settings.test_users and not _is_loopback(settings.host):
             raise CommandError(f"--test-users is refused: everybody knows these passwords, and {settings.host} is an "
                                "address that others reach")

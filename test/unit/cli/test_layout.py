@@ -106,6 +106,28 @@ def test_without_test_users_only_the_generated_one_is_there(tmp_path: Path) -> N
     assert users == [f"user_keel_admin = {layout.settings.key} .admin"]
 
 
+def test_encryption_is_switched_on_and_off_and_the_secret_stays(tmp_path: Path) -> None:
+    layout = fresh(tmp_path / "store")
+    generate.prepare(layout)
+    etc = tmp_path / "store" / "node1" / "etc"
+    assert "filter:encryption" not in (etc / "proxy-server.conf").read_text() and not (etc / "keymaster.conf").exists()
+    assert layout.settings.encrypting(False).root_secret == ""
+    layout.settings = layout.settings.encrypting(True)
+    generate.prepare(layout)
+    secret = (etc / "keymaster.conf").read_text()
+    assert layout.settings.root_secret in secret and layout.settings.root_secret not in repr(layout.settings)
+    assert (etc / "keymaster.conf").stat().st_mode & 0o077 == 0
+    service = load(str(etc / "proxy-server.conf"))
+    assert service.pipeline[-4:] == ("keymaster", "encryption", "proxy_logging", "proxy")
+    again = Layout.open(layout.root)
+    for encrypts in (False, True):
+        again.settings = again.settings.encrypting(encrypts)
+        assert generate.prepare(again) == []
+        assert (etc / "keymaster.conf").read_text() == secret
+        off = "false" if encrypts else "true"
+        assert f"disable_encryption = {off}" in (etc / "proxy-server.conf").read_text()
+
+
 def test_four_nodes_have_a_zone_and_devices_each_and_the_same_secrets(tmp_path: Path) -> None:
     layout = fresh(tmp_path / "store", nodes=4)
     generate.prepare(layout)
