@@ -478,7 +478,7 @@ class _Waits:
     """The green threads, one reader and one writer at most, that wait for one descriptor.
 
     It is registered with the hub once, edge-triggered, instead of anew for each wait: 6 of 15 microseconds of a wait less
-    (doc/design/performance). Sound because a stream waits only after its call found nothing to do: a readiness reported while
+   . Sound because a stream waits only after its call found nothing to do: a readiness reported while
     nobody waited is found by the next call.
     """
 
