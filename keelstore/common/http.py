@@ -40,6 +40,7 @@ TRANS_ID: Final = "swift.trans_id"
 SOURCE: Final = "swift.source"
 LOG_INFO: Final = "swift.log_info"
 DIGEST: Final = "keelstore.digest"  # () -> hex MD5 of the body read so far, when the caller computes it anyway
+BODY_CHECKED: Final = "X-Backend-Body-Checked"  # of an object server's answer: the MD5 of this body was right of late
 IN_PROCESS: Final = "keelstore.in_process"  # True for a backend call that did not cross a socket
 
 REASONS: Final[dict[int, str]] = {

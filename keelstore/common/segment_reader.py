@@ -1,9 +1,10 @@
 """The body of a large object: its segments, fetched in order, the next ones opened while one is sent.
 
 Nothing that is missing, changed or short passes for the whole: each segment must have the size and ETag that the plan names,
-what is read whole must have its MD5, and an error after the first byte leaves the body unfinished, which breaks the client's
-connection (design 5.7). At most ``ahead`` segments are open beside the one that is being sent, and their bodies wait in their
-nodes' sockets, not here. ``close`` lets go of all of them, also while they are being opened.
+what is read whole must have its MD5 (unless its object server has just checked that), and an error after the first byte
+leaves the body unfinished, which breaks the client's connection (design 5.7). At most ``ahead`` segments are open beside the
+one that is being sent, and their bodies wait in their nodes' sockets, not here. ``close`` lets go of all of them, also while
+they are being opened.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from urllib.parse import unquote_to_bytes
 from keelstore.common import concurrency
 from keelstore.common.errors import KeelstoreError
 from keelstore.common.headers import is_true
-from keelstore.common.http import Environ, Response, WSGIApp, call_app
+from keelstore.common.http import BODY_CHECKED, Environ, Response, WSGIApp, call_app
 from keelstore.common.internal import subrequest
 from keelstore.common.segments import (
     MAX_MANIFESTS,
@@ -302,15 +303,16 @@ class SegmentedBody:
         if self._clock() > self._give_up:
             raise SegmentError(fetch.segment.path, f"not reached within {self._pace.max_s:g} s")
         body: Any = response.app_iter if response.app_iter is not None else (response.body or b"",)
-        region = _region_of(body)
-        if as_files and region is not None and region[2] == fetch.length:
+        is_checked = response.headers.get(BODY_CHECKED) == "true"
+        region = _region_of(body) if as_files and (is_checked or not fetch.is_whole) else None
+        if region is not None and region[2] == fetch.length:
             yield region
             told = getattr(body, "file_region_sent", None)
             if told is not None:
                 told()
             opening.drop()
             return
-        digest = md5(usedforsecurity=False) if fetch.is_whole and region is None else None
+        digest = md5(usedforsecurity=False) if fetch.is_whole and not is_checked else None
         left = fetch.length
         for data in body:
             left -= len(data)
@@ -338,8 +340,7 @@ class SegmentedBody:
 
 
 def _region_of(body: Any) -> Region | None:
-    """The part of a file that a body is, if it offers that: then the object server, in this process, has checked its MD5 of
-    late; it passes the bytes through itself where it has not."""
+    """The part of a file that a body is, if it offers that."""
     method = getattr(body, "file_region", None)
     return method() if method is not None else None
 

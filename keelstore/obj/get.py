@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from keelstore.common.conditionals import evaluate
 from keelstore.common.errors import BadRequest, ObjectNotFound
 from keelstore.common.headers import Headers, is_sys_or_user_meta, is_transient_sysmeta, title
-from keelstore.common.http import Request, Response, http_date
+from keelstore.common.http import BODY_CHECKED, Request, Response, http_date
 from keelstore.common.ranged import ranged_response
 from keelstore.common.timestamp import Timestamp
 from keelstore.obj.reader import Body, StoredObject
@@ -110,6 +110,8 @@ def _answer(server: ObjectServer, request: Request, stored: StoredObject) -> Res
         has_range = False
     if stored.size <= SMALL and not has_range:
         return Response(200, headers, body=stored.read_all(server.validation))
+    if not has_range and server.validation.has_passed(stored) and "X-Object-Sysmeta-Ec-Etag" not in stored.metadata:
+        headers[BODY_CHECKED] = "true"  # the whole of an object, not a fragment, is as it was written
     keeps = _keeps_cache(server, request, stored)
     if has_range and "," in environ["HTTP_RANGE"]:
 

@@ -123,10 +123,14 @@ class Validation:
         self._percentage, self._interval_s = percentage, interval_s
         self._passed: dict[tuple[int, int], tuple[int, float]] = {}  # in order of insertion
 
-    def is_due(self, stored: StoredObject) -> bool:
+    def has_passed(self, stored: StoredObject) -> bool:
+        """Whether the very file was read and found right within the interval."""
         device, inode, changed_ns = stored.identity
         known = self._passed.get((device, inode))
-        if known is not None and known[0] == changed_ns and time.monotonic() - known[1] < self._interval_s:
+        return known is not None and known[0] == changed_ns and time.monotonic() - known[1] < self._interval_s
+
+    def is_due(self, stored: StoredObject) -> bool:
+        if self.has_passed(stored):
             return False
         return self._percentage >= 100 or random.random() * 100 < self._percentage
 

@@ -261,8 +261,15 @@ def test_a_manifest_below_is_read_once(store, abc):
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
+def test_a_segment_that_was_just_checked_is_not_checked_again(store, abc):
+    store.extra["/c/a"] = {"body": b"aaaaaaaaaX", "X-Backend-Body-Checked": "true"}
+    assert read(body_of(store, abc[:1])) == (b"aaaaaaaaaX", None)
+
+
 def test_segments_that_are_files_come_as_such(store, abc):
-    regions = {b"a" * 10: (7, 0, 10), b"c" * 10: (9, 4, 10)}
+    """But not those that are to be checked, and bytes in memory."""
+    regions = {b"a" * 10: (7, 0, 10), b"b" * 10: (8, 0, 10), b"ccc": (9, 4, 3)}
+    store.extra["/c/a"] = {"X-Backend-Body-Checked": "true"}
     told = []
 
     class FileParts(Parts):
@@ -274,13 +281,13 @@ def test_segments_that_are_files_come_as_such(store, abc):
 
     def app(environ, start_response):
         response = call_app(store, environ)
-        response.app_iter = FileParts(store, response.app_iter.data)
+        response.app_iter = FileParts(store, b"".join(response.app_iter or ()))
         return response(environ, start_response)
 
     store.bodies.clear()
-    body = SegmentedBody(SegmentSource(app, make_environ(), "/v1/a", "SLO", ""), [b"xy", *plan(abc)], FAST)
+    body = SegmentedBody(SegmentSource(app, make_environ(), "/v1/a", "SLO", ""), [b"xy", *plan(abc, 0, 23)], FAST)
     body.start()
-    assert list(body.file_pieces()) == [b"xy", (7, 0, 10), b"bbbb", b"bbbb", b"bb", (9, 4, 10)]
+    assert list(body.file_pieces()) == [b"xy", (7, 0, 10), b"bbbb", b"bbbb", b"bb", (9, 4, 3)]
     assert told == [b"a", b"c"]
     assert [each for each in store.open if type(each) is FileParts] == []
 
@@ -329,7 +336,7 @@ def test_closed_while_a_segment_is_being_opened(store, abc):
 
 
 def test_small_segments_come_at_their_pace(store, abc, monkeypatch):
-    slept = []
+    slept: list[float] = []
     monkeypatch.setattr(concurrency, "sleep", slept.append)
     pace = Pace(small_bytes=100, free=2, per_second=4, ahead=0)
     assert read(body_of(store, abc * 2, pace))[1] is None
@@ -348,7 +355,7 @@ def test_base_of():
 
 
 def test_add_name():
-    environ = {}
+    environ: dict[str, str] = {}
     add_name(environ, "K", "a")
     add_name(environ, "K", "b")
     assert environ == {"K": "a,b"}

@@ -13,6 +13,7 @@ from keelstore.common.segments import (
     Fetch,
     ManifestError,
     ObjectSegment,
+    Segment,
     as_request,
     decode,
     encode,
@@ -121,7 +122,7 @@ CONTENT = {f"/c/{name}": bytes(range(start, start + 40)) for name, start in (("a
 
 @st.composite
 def manifests(draw):
-    found = []
+    found: list[Segment] = []
     for _ in range(draw(st.integers(0, 8))):
         if draw(st.booleans()):
             found.append(DataSegment(draw(st.binary(min_size=1, max_size=5))))
