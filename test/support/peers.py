@@ -119,6 +119,7 @@ use = egg:swift#copy
 [filter:cache]
 use = egg:swift#memcache
 memcache_servers = 127.0.0.1:{memcached}
+error_suppression_interval = 0.5
 [filter:tempauth]
 use = egg:swift#tempauth
 reseller_prefix = AUTH, SERVICE
@@ -141,6 +142,7 @@ class Peers:
     sites: int = 2
     devices_per_site: int = 2
     node_timeout: float = 10
+    proxy_conf: str = PROXY_CONF
     suppression: float = 0.1  # short, so that a test need not wait for a server that is back to be used again
     running: dict[tuple[str, int], Process] = field(default_factory=dict)
     ports: list[dict[str, int]] = field(init=False)
@@ -242,7 +244,7 @@ class Peers:
         memcached = Process(["memcached", "-l", "127.0.0.1", "-p", str(self.memcached), "-u", getpass.getuser(), "-m", "32"], self.home / "memcached.out")
         self.running["memcached", self.memcached] = memcached.start().wait_for("127.0.0.1", self.memcached)
         for make in makes:
-            self._start(make, "proxy", self.proxies[make], PROXY_CONF, memcached=self.memcached, node_timeout=self.node_timeout, suppression=self.suppression)
+            self._start(make, "proxy", self.proxies[make], self.proxy_conf, memcached=self.memcached, node_timeout=self.node_timeout, suppression=self.suppression)
         for make in makes:
             self.running["proxy", self.proxies[make]].wait_for("127.0.0.1", self.proxies[make])
 
