@@ -38,13 +38,11 @@ class _Answer(FileLike):
     def _more(self, size: int) -> bytes:
         return self._source(size)
 
-    @property
-    def has_held(self) -> bool:
-        return bool(self._held)
-
 
 class Duplex:
-    """``status`` and ``headers`` are the answer's. Close it when done; any error closes it."""
+    """``status`` and ``headers`` are the answer's. Close it when done. After an error of ``send`` the peer may still be
+    heard; any other error closes it.
+    """
 
     def __init__(self, address: Address, what: str):
         self.address, self._what = address, what
@@ -60,7 +58,9 @@ class Duplex:
         raise NotImplementedError
 
     def has_spoken(self) -> bool:
-        """Whether the other side has said what was not read yet, or has gone away."""
+        """Whether the other side has said more since it was listened to last, or has gone away. What came with what was
+        read already may be overlooked.
+        """
         raise NotImplementedError
 
     def close(self) -> None:
@@ -132,8 +132,10 @@ class _HttpDuplex(Duplex):
             else:
                 for start in range(0, len(parts), 512):  # the kernel takes at most 1024 at once
                     self._stream.send_parts(parts[start : start + 512])
-        except _ERRORS as error:
+        except WaitTimeout as error:
             self._fail(error)
+        except OSError as error:  # not closed: it may have said why it does not listen any more
+            raise BackendError(f"{self._what}: {error}", node=self.address) from error
 
     def end(self) -> None:
         try:
@@ -143,7 +145,7 @@ class _HttpDuplex(Duplex):
             self._fail(error)
 
     def has_spoken(self) -> bool:
-        return self._answer.has_held or bool(self._wire.pending) or self._stream.fd < 0 or self._stream.is_readable()
+        return self._stream.fd < 0 or self._stream.is_readable()
 
     def close(self) -> None:
         self._stream.close()
@@ -234,7 +236,7 @@ class _LocalDuplex(Duplex):
         self._pipe.end()
 
     def has_spoken(self) -> bool:
-        return self._answer.has_held or bool(self._rest) or len(self._parts) > 0 or self._is_over
+        return self._is_over or len(self._parts) > 0
 
     def close(self) -> None:
         if not self._is_over:

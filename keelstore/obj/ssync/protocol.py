@@ -28,6 +28,10 @@ END: Final = b" END"
 ERROR: Final = b":ERROR:"
 CRLF: Final = b"\r\n"
 
+# Headers of the answer, ours: is the receiver's word a proof? Swift's servers do not say.
+RING_VERSION: Final = "X-Keelstore-Ring-Version"
+IS_PRIMARY: Final = "X-Keelstore-Is-Primary"
+
 MAX_LINE: Final = 65536  # of a peer whose network_chunk_size we do not know
 MAX_HEADERS: Final = 512  # lines of one sub-request
 METHODS: Final = ("PUT", "POST", "DELETE")

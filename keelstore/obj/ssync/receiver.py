@@ -41,7 +41,19 @@ from keelstore.obj.fileset import FileSet
 from keelstore.obj.place import Place
 from keelstore.obj.request import check_partition
 from keelstore.obj.ssync import protocol
-from keelstore.obj.ssync.protocol import ALL, CRLF, END, MISSING_CHECK, START, UPDATES, Offer, SsyncError, Want
+from keelstore.obj.ssync.protocol import (
+    ALL,
+    CRLF,
+    END,
+    IS_PRIMARY,
+    MISSING_CHECK,
+    RING_VERSION,
+    START,
+    UPDATES,
+    Offer,
+    SsyncError,
+    Want,
+)
 
 if TYPE_CHECKING:
     from keelstore.obj.server import ObjectServer
@@ -49,7 +61,6 @@ if TYPE_CHECKING:
 BATCH = 256  # offers that are looked up in one visit to a disk thread
 SMALL = 65536  # bytes of a body that is read before its sub-request begins
 AT_ONCE = 8  # such sub-requests
-RING_VERSION, IS_PRIMARY = "X-Keelstore-Ring-Version", "X-Keelstore-Is-Primary"  # of the answer: is our word a proof?
 
 
 class SessionInput(FileLike):
