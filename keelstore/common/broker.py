@@ -309,13 +309,15 @@ class Broker(Steps):
         connection = self._connection
         if connection is None or self._identity != identity:
             self._forget()
-            connection = self._connect(path)
+            # A write waits for another process to end its own; a read comes again, so as not to hold up its thread.
+            connection = self._connect(path, BUSY_TIMEOUT_S if migrates else 0)
             self._connection, self._identity = connection, identity
             try:
                 self._is_migrated = self.is_current(connection)
                 if not self._is_migrated and not self.is_ours(connection):
                     raise sqlite3.DatabaseError("file is not a database of ours: its tables are missing")
                 one_row(connection, f"SELECT id FROM {self.stat_table}")
+                connection.execute("PRAGMA busy_timeout = 0")
             except sqlite3.Error:
                 self._forget()
                 raise
@@ -331,8 +333,8 @@ class Broker(Steps):
             self.migrate(connection)
             self.logger.info("%s: tables brought up to date", self.path)
 
-    def _connect(self, path: str) -> Connection:
-        connection = sqlite3.connect(f"file:{quote(path)}?mode=rw", uri=True, timeout=0, isolation_level=None,
+    def _connect(self, path: str, busy_timeout_s: float = 0) -> Connection:
+        connection = sqlite3.connect(f"file:{quote(path)}?mode=rw", uri=True, timeout=busy_timeout_s, isolation_level=None,
                                      check_same_thread=False)  # fmt: skip
         try:
             prepare(connection)

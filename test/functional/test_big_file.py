@@ -92,8 +92,9 @@ def test_a_big_file(request: pytest.FixtureRequest, kind: str, chunked: bool) ->
             assert digest.hexdigest() == data.digest.hexdigest()
             last = account.get(container, "big", headers={"Range": "bytes=-8"}).expect(206)
             assert last.body == data.base[-8:]
-            account.request("COPY", container, "big", headers={"Destination": f"{container}/copy"}).expect(201)
-            assert account.head(container, "copy").headers["Etag"] == digest.hexdigest()
+            if mib <= 256:
+                account.request("COPY", container, "big", headers={"Destination": f"{container}/copy"}).expect(201)
+                assert account.head(container, "copy").headers["Etag"] == digest.hexdigest()
     finally:
         account.empty(container)
     print({pid: round(peak) for pid, peak in memory.peaks.items()})
