@@ -8,6 +8,7 @@ import random
 import signal
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,14 @@ def container(account: Account) -> str:
     name = unique("restart")
     account.put(name).expect(201)
     return name
+
+
+def has_new_workers(store: Store, before: set[int]) -> bool:
+    return not set(store.worker_pids()) & before and bool(store.state()["serves"])
+
+
+def are_gone(pids: set[int]) -> bool:
+    return not [pid for pid in pids if alive(pid)]
 
 
 def no_traceback(store: Store) -> None:
@@ -160,8 +169,8 @@ def test_reload_under_load_refuses_nobody(store: Store, account: Account, contai
             before, supervisor = set(store.worker_pids()), store.supervisor()
             until(lambda: min(requests) > 3, "the load is on")
             os.kill(supervisor, number)
-            until(lambda before=before: not set(store.worker_pids()) & before and store.state()["serves"], "new workers serve", 60)
-            until(lambda before=before: not [pid for pid in before if alive(pid)], "the old workers are gone", 60)
+            until(partial(has_new_workers, store, before), "new workers serve", 60)
+            until(partial(are_gone, before), "the old workers are gone", 60)
             assert store.supervisor() == supervisor
             for client in range(16):
                 requests[client] = 0

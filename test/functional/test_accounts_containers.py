@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -193,4 +194,8 @@ def test_what_one_client_writes_the_next_one_sees_at_once(store: Endpoint, accou
         account.delete(name, "o").expect(204)
         account.delete(name).expect(204)
         account.get(name, "o").expect(404)
-        until(lambda name=name: account.put(name, "o", body=b"").status == 404, "the container is gone for writers", 2)
+        until(partial(is_gone_for_writers, account, name), "the container is gone for writers", 2)
+
+
+def is_gone_for_writers(account: Account, container: str) -> bool:
+    return account.put(container, "o", body=b"").status == 404
