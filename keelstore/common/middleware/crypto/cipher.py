@@ -53,6 +53,28 @@ def apply(key: bytes, iv: bytes, data: bytes) -> bytes:
     return Cipher(AES256(key), CTR(iv)).encryptor().update(data)
 
 
+class ShortTexts:
+    """Many short texts under one key."""
+
+    __slots__ = ("_context", "_key")
+
+    def __init__(self, key: bytes):
+        self._key = key
+        self._context: Any = None
+
+    def apply(self, iv: bytes, data: bytes) -> bytes:
+        """As the function of that name. The key is set up once where the library can be given another IV."""
+        context = self._context
+        if context is None:
+            context = stream(self._key, iv)
+            if hasattr(context, "reset_nonce"):
+                self._context = context
+        else:
+            context.reset_nonce(iv)
+        found: bytes = context.update(data)
+        return found
+
+
 def mac(key: bytes, etag: str) -> str:
     """What stands for an ETag where it must be compared and not be known."""
     return b64encode(digest(key, etag.encode("latin-1"), "sha256")).decode()

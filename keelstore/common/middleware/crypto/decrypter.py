@@ -61,6 +61,7 @@ class HeaderDecrypter:
     def __init__(self, headers: list[Header], fetch: Callback | None):
         """Raises CannotDecrypt."""
         self._fetch = fetch
+        self._ciphers: dict[bytes, cipher.ShortTexts] = {}
         self.body: BodyKey | None = None
         self.headers = headers
         crypto: dict[str, str] = {}
@@ -92,7 +93,7 @@ class HeaderDecrypter:
             if not found.body_key or not found.iv:
                 raise meta.BadCryptoMeta("crypto meta of a body without key or IV")
             keys = fetched(self._fetch, found.key_id)
-            key = cipher.apply(keys["object"], found.body_key_iv, found.body_key)
+            key = self._cipher(keys["object"]).apply(found.body_key_iv, found.body_key)
         except (meta.BadCryptoMeta, ValueError, KeyError) as error:
             raise CannotDecrypt(BODY, f"bad crypto meta of the body: {error}") from None
         plain = self._text(etag, keys, "object")
@@ -126,6 +127,12 @@ class HeaderDecrypter:
                 self.headers[index] = (name, ", ".join([value, *(new for new in names if new not in known)]))
                 return
 
+    def _cipher(self, key: bytes) -> cipher.ShortTexts:
+        known = self._ciphers.get(key)
+        if known is None:
+            known = self._ciphers[key] = cipher.ShortTexts(key)
+        return known
+
     def _text(self, value: str, keys: Keys | None, which: str) -> str:
         """A header's value decrypted with a key of ``keys``, or of its own key id. Raises CannotDecrypt."""
         sealed, crypto_meta = meta.split_text(value)
@@ -135,7 +142,7 @@ class HeaderDecrypter:
             found = meta.decode(crypto_meta)
             if keys is None:
                 keys = fetched(self._fetch, found.key_id)
-            return meta.decrypt_text(keys[which], sealed, found.iv)
+            return meta.decrypt_text(self._cipher(keys[which]), sealed, found.iv)
         except (meta.BadCryptoMeta, ValueError, KeyError) as error:
             raise CannotDecrypt(HEADER, f"bad crypto meta of a header: {error}") from None
 

@@ -55,12 +55,13 @@ class KeySource:
     left, asked for secrets that are not known here.
     """
 
-    __slots__ = ("_account", "_container", "_container_keys", "_object", "_outer", "_own", "_secrets")
+    __slots__ = ("_account", "_container", "_container_keys", "_known", "_object", "_outer", "_own", "_secrets")
 
     def __init__(self, secrets: RootSecrets, account: str, container: str, obj: str, outer: Callback | None = None):
         self._secrets, self._outer = secrets, outer
         self._account, self._container, self._object = account, container, obj
         self._own: Keys | None = None
+        self._known: dict[tuple[str | None, bytes, str], Keys] = {}
         self._container_keys: dict[tuple[str | None, bytes], bytes] = {}
 
     def __call__(self, key_id: KeyId | None = None) -> Keys:
@@ -77,8 +78,12 @@ class KeySource:
             if self._outer is None:
                 raise UnknownKey("the key manager has no secret of this id")
             return self._outer(key_id=key_id)
-        container = self._container_of(path, version)
-        return self._keys(secret_id, version, container, path if self._object else container)
+        place = (secret_id, path, version)
+        known = self._known.get(place)
+        if known is None:
+            container = self._container_of(path, version)
+            known = self._known[place] = self._keys(secret_id, version, container, path if self._object else container)
+        return known
 
     def container_key(self, key_id: KeyId | None) -> bytes:
         """The key of the container that a key id tells of, this request's without one; quick, for listings. Raises

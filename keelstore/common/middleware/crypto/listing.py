@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from keelstore.common.middleware.crypto import meta
+from keelstore.common.middleware.crypto import cipher, meta
 from keelstore.common.middleware.crypto.keys import Callback
 
 UNKNOWN: Final = "<unknown>"
@@ -27,12 +27,23 @@ def decrypted_listing(data: bytes, fetch: Callback, on_failure: Callable[[str], 
     container_key: Callable[[Any], bytes] = (getattr(fetch, "container_key", None)
                                              or (lambda key_id: fetch(key_id=key_id)["container"]))
     failures: list[str] = []
+    ciphers: dict[bytes, cipher.ShortTexts] = {}
+
+    def cipher_of(key_id: Any) -> cipher.ShortTexts:
+        key = container_key(key_id)
+        known = ciphers.get(key)
+        if known is None:
+            known = ciphers[key] = cipher.ShortTexts(key)
+        return known
 
     def replace(match: re.Match[bytes]) -> bytes:
-        if _MARK not in match[2]:
+        value = match[2]
+        if _MARK not in value:
             return match[0]
         try:
-            text = _decrypted(json.loads(match[2]), container_key)
+            text = _decrypted(json.loads(value) if b"\\" in value else value[1:-1].decode("utf-8"), cipher_of)
+            if text.isalnum():
+                return b'%b"%b"' % (match[1], text.encode("ascii"))
         except Exception as error:  # whatever is wrong with one row, or with a keymaster that is not ours
             failures.append(f"{type(error).__name__}: {error}")
             text = UNKNOWN
@@ -44,12 +55,12 @@ def decrypted_listing(data: bytes, fetch: Callback, on_failure: Callable[[str], 
     return found
 
 
-def _decrypted(value: str, container_key: Callable[[Any], bytes]) -> str:
+def _decrypted(value: str, cipher_of: Callable[[Any], cipher.ShortTexts]) -> str:
     sealed, crypto_meta = meta.split_text(value)
     if not crypto_meta:
         return value
     found = meta.decode(crypto_meta)
-    text = meta.decrypt_text(container_key(found.key_id), sealed, found.iv)
+    text = meta.decrypt_text(cipher_of(found.key_id), sealed, found.iv)
     if not (text.isascii() and text.isprintable()):  # another secret than it was encrypted with
         raise meta.BadCryptoMeta("another root secret of the same id")
     return text

@@ -7,16 +7,19 @@ The format (``doc/formats/encryption.md``)::
                     "key_id": {"path": ..., "secret_id": ..., "v": ...}, "body_key": {"iv": <base64>, "key": <base64>}
     a short text    <base64 of the encrypted text>; swift_meta=<crypto meta>
 
-Headers are built by putting strings together, since each PUT makes many of them; ``encode`` says the same in general.
+Headers are built by putting strings together, and read by a pattern where they are as they are written, since each request
+has many of them; ``encode`` and ``_decode_any`` do the same in general.
 """
 
 from __future__ import annotations
 
 import binascii
 import json
+import re
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote_plus, unquote_plus
 
@@ -100,8 +103,52 @@ def encrypt_text(key: bytes, text: str, key_id: str = "") -> str:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
+_BINARY: Final = r"([0-9A-Za-z%]{4,90})"
+_AS_WRITTEN: Final = re.compile(
+    rf"\A{_OPEN}(?:{re.escape(_BODY_KEY)}{re.escape(_IV)}{_BINARY}{re.escape(_KEY)}{_BINARY}{_QUOTE}{_CLOSE}{re.escape(_NEXT)})?"
+    rf"{re.escape(_CIPHER)}(?:{re.escape(_NEXT)}{re.escape(_IV)}{_BINARY}{_QUOTE})?"
+    rf"(?:{re.escape(_NEXT)}{re.escape(_KEY_ID)}({_OPEN}[!-~]*{_CLOSE}))?{_CLOSE}\Z")
+_KEY_ID_AS_WRITTEN: Final = re.compile(
+    r"\A%7B%22path%22%3A\+%22((?:[^%+]|%2F)*)%22(?:%2C\+%22secret_id%22%3A\+%22([0-9A-Za-z_.-]*)%22)?"
+    r"%2C\+%22v%22%3A\+%22([0-9])%22%7D\Z")
+
+
 def decode(text: str) -> CryptoMeta:
     """Raises BadCryptoMeta; the error does not repeat the text."""
+    match = _AS_WRITTEN.match(text)
+    if match is None:
+        return _decode_any(text)
+    body_key_iv, body_key, iv, key_id = match.groups()
+    try:
+        own = _unquoted(iv, cipher.IV_SIZE) if iv else b""
+        if not body_key:
+            return CryptoMeta(own, _key_id(key_id) if key_id else None)
+        return CryptoMeta(own, _key_id(key_id) if key_id else None, _unquoted(body_key, cipher.KEY_SIZE),
+                          _unquoted(body_key_iv, cipher.IV_SIZE))
+    except ValueError:
+        raise BadCryptoMeta("not crypto meta") from None
+
+
+def _unquoted(text: str, size: int) -> bytes:
+    if "%" in text:
+        text = text.replace("%3D", "=").replace("%2B", "+").replace("%2F", "/")
+    return _binary(text, size)
+
+
+@lru_cache(maxsize=1024)
+def _key_id(text: str) -> KeyId:
+    """Of a quoted key id; an object's own stands in it several times. Raises ValueError."""
+    match = _KEY_ID_AS_WRITTEN.match(text)
+    if match is None or "\\" in match[1]:
+        found = json.loads(unquote_plus(text))
+        if not isinstance(found, dict):
+            raise ValueError
+        return found
+    path = match[1].replace("%2F", "/")
+    return {"path": path, "v": match[3]} if match[2] is None else {"path": path, "secret_id": match[2], "v": match[3]}
+
+
+def _decode_any(text: str) -> CryptoMeta:
     try:
         found = json.loads(unquote_plus(text))
         if found["cipher"] != cipher.NAME:
@@ -136,11 +183,12 @@ def split_text(value: str) -> tuple[str, str]:
     return value, ""
 
 
-def decrypt_text(key: bytes, text: str, iv: bytes) -> str:
+def decrypt_text(key: bytes | cipher.ShortTexts, text: str, iv: bytes) -> str:
     """The wire string that ``text`` (base64) is. Raises BadCryptoMeta."""
     if not iv:
         raise BadCryptoMeta("no IV")
     try:
-        return cipher.apply(key, iv, b64decode(text)).decode("latin-1")
+        data = b64decode(text)
+        return (cipher.apply(key, iv, data) if isinstance(key, bytes) else key.apply(iv, data)).decode("latin-1")
     except (ValueError, binascii.Error):
         raise BadCryptoMeta("not an encrypted text") from None

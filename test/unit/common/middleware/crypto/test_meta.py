@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -59,7 +60,7 @@ def test_headers_put_together_say_what_encoding_says(iv: bytes, key: bytes, key_
     assert meta.user_meta(quoted) == meta.encode({"cipher": "AES_CTR_256", "key_id": key_id})
     body = meta.body_meta(iv, quoted, key, key_iv)
     assert body == meta.encode({**own, "key_id": key_id, "body_key": {"iv": b64encode(key_iv).decode(), "key": b64encode(key).decode()}})
-    assert meta.decode(body) == meta.CryptoMeta(iv, key_id, key, key_iv)
+    assert meta.decode(body) == meta._decode_any(body) == meta.CryptoMeta(iv, key_id, key, key_iv)
     assert meta.decode(meta.text_meta(iv)) == meta.CryptoMeta(iv)
     assert meta.decode(meta.user_meta(quoted)) == meta.CryptoMeta(b"", key_id)
 
@@ -86,6 +87,18 @@ def test_what_is_no_crypto_meta(text: str) -> None:
     with pytest.raises(meta.BadCryptoMeta) as caught:
         meta.decode(text)
     assert "AAAA" not in str(caught.value)
+
+
+def test_short_texts_share_a_key_and_nothing_else() -> None:
+    texts = cipher.ShortTexts(ROOT)
+    for number in range(5):
+        iv, data = bytes([number]) * 16, b"text" * number
+        assert texts.apply(iv, data) == cipher.apply(ROOT, iv, data)
+
+
+@given(st.dictionaries(st.sampled_from(["path", "secret_id", "v", "x"]), st.text() | st.integers()))
+def test_key_ids_are_read_as_json_has_them(key_id: dict[str, Any]) -> None:
+    assert meta.decode(meta.user_meta(meta.quoted_key_id(key_id))).key_id == key_id
 
 
 @given(st.text())
