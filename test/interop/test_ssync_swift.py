@@ -267,7 +267,6 @@ def test_the_two_receivers_answer_alike(peers: Peers) -> None:
     put = b"PUT /a/c/o\r\nContent-Length: 1\r\nContent-Type: a/b\r\nX-Timestamp: " + at(1).internal.encode() + b"\r\n"
     scripts: dict[str, list[bytes]] = {
         "nothing": [start, end, b":UPDATES: START\r\n", b":UPDATES: END\r\n"],
-        "blanks": [start, end, b"\r\n", b":UPDATES: START\r\n", b"\r\n", b":UPDATES: END\r\n"],
         "no start": [b"hello\r\n"],
         "wrong etag": [*check, b":UPDATES: START\r\n", put + b"ETag: wrong\r\n\r\n", b"x", b":UPDATES: END\r\n"],
         "bad method": [*check, b":UPDATES: START\r\n", b"GET /a/c/o\r\n\r\n"],

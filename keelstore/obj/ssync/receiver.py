@@ -322,7 +322,7 @@ class Receiver:
         """One sub-request, whose first line has been read. Raises SsyncError, ClientDisconnect, ClientTimeout."""
         method, path = protocol.decode_request(line)
         headers = self._headers()
-        size = self._size(method, headers)
+        size = self._size(method, path, headers)
         name_hash = self._check_wanted(method, path)
         headers["X-Backend-Storage-Policy-Index"] = str(self.policy.index)
         headers["X-Backend-Replication"] = "True"
@@ -355,10 +355,10 @@ class Receiver:
         raise SsyncError("a sub-request has too many headers")
 
     @staticmethod
-    def _size(method: str, headers: Headers) -> int:
+    def _size(method: str, path: str, headers: Headers) -> int:
         text = headers.get("Content-Length")
         if text is None and method == "PUT":
-            raise SsyncError("No content-length sent for PUT")
+            raise SsyncError(f"No content-length sent for PUT {path[:120]}")
         if text is not None and not (text.isascii() and text.isdigit() and len(text) < 20):
             raise SsyncError(f"Content-Length {text[:40]} is no size")
         size = int(text or 0)
