@@ -18,9 +18,10 @@ from keelstore.cli.layout import DEVICES, POLICIES, TEST_USERS, Layout, NodePath
 PART_POWER = 10
 MIN_PART_HOURS = 1
 _HEAD = "# Written by 'keelstore up'. Once you change this file, it is yours: 'up' leaves it alone.\n\n"
-_PIPELINE = ("catch_errors", "gatekeeper", "healthcheck", "proxy-logging", "cache", "listing_formats", "bulk", "tempurl",
-             "formpost", "tempauth", "staticweb", "copy", "container-quotas", "account-quotas", "slo", "dlo",
-             "versioned_writes", "symlink", "proxy-logging", "proxy-server")
+_PIPELINE = ("catch_errors", "gatekeeper", "healthcheck", "proxy-logging", "cache", "etag-quoter", "domain_remap",
+             "listing_formats", "container_sync", "bulk", "tempurl", "ratelimit", "crossdomain", "formpost", "tempauth",
+             "staticweb", "copy", "container-quotas", "account-quotas", "slo", "dlo", "versioned_writes", "symlink",
+             "proxy-logging", "proxy-server")
 _ENCRYPTION = ("keymaster", "encryption")  # left of the last proxy-logging
 SECRET_FILES = ("keelstore.conf", "proxy-server.conf", "keymaster.conf")
 
@@ -132,7 +133,8 @@ log_file = {node.log_file}
 
 def pipeline(settings: Settings) -> tuple[str, ...]:
     """The proxy's filters and app."""
-    return (*_PIPELINE[:-2], *(_ENCRYPTION if settings.root_secret else ()), *_PIPELINE[-2:])
+    names = (*_PIPELINE[:-2], *(_ENCRYPTION if settings.root_secret else ()), *_PIPELINE[-2:])
+    return names if settings.test_users else tuple(name for name in names if name != "domain_remap")
 
 
 def keymaster_file(settings: Settings) -> str:
@@ -141,6 +143,17 @@ def keymaster_file(settings: Settings) -> str:
 # Without this secret what was encrypted with it is lost: keep a copy of this file elsewhere.
 encryption_root_secret = {settings.root_secret}
 meta_version_to_write = 3
+"""
+
+
+def _remap_section(settings: Settings) -> str:
+    """Host names as accounts, for the field's test suites, which ask for hosts below example.net."""
+    if not settings.test_users:
+        return ""
+    return """
+[filter:domain_remap]
+use = egg:keelstore#domain_remap
+storage_domain = example.net
 """
 
 
@@ -195,11 +208,23 @@ memcache_servers =
 [filter:listing_formats]
 use = egg:keelstore#listing_formats
 
+[filter:etag-quoter]
+use = egg:keelstore#etag_quoter
+{_remap_section(settings)}
+[filter:container_sync]
+use = egg:keelstore#container_sync
+
 [filter:bulk]
 use = egg:keelstore#bulk
 
 [filter:tempurl]
 use = egg:keelstore#tempurl
+
+[filter:ratelimit]
+use = egg:keelstore#ratelimit
+
+[filter:crossdomain]
+use = egg:keelstore#crossdomain
 
 [filter:formpost]
 use = egg:keelstore#formpost

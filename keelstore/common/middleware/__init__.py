@@ -22,6 +22,12 @@ by ``common/wsgi`` when a pipeline is loaded), an options dataclass, a class tha
 - ``slo``: static large objects, with ``slo_manifest`` (a client's manifest, pure), ``slo_put`` and ``slo_delete``; ``dlo``:
   dynamic ones
 - ``symlink``: objects that lead to others
+- ``versioned_writes``: versions of objects (a package)
+- ``container_sync``: writes of other clusters of our realm
+- ``read_only``, ``name_check``: writes and names refused; ``crossdomain``: ``/crossdomain.xml``
+- ``domain_remap``, ``cname_lookup``: accounts and containers as host names
+- ``etag_quoter``: ETags in quotes; ``list_endpoints``: where replicas are
+- ``backend_ratelimit``: requests to each device of a storage server; ``xprofile``: where time goes
 - ``recon``: what a node tells of itself
 - ``bodies``: what those share that look at whole answers
 """
