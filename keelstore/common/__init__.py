@@ -16,5 +16,7 @@
   work
 - the edge: ``concurrency`` (sole importer of eventlet), ``fs`` (sole importer of xattr), ``logs``, ``stats``
 - running: ``entry_points``, ``paste_config`` (files to components), ``wsgi`` (pipelines to services), ``daemon`` (processes)
+- daemons: ``daemon_frame`` (what each of them is), ``work`` (queue, throttle, progress), ``events`` (hints from servers),
+  ``peers`` (who is down), ``device_walk`` (what is on devices), ``recon_cache`` (what they leave for recon)
 - packages: ``ring`` (rings and their builder), ``middleware`` (the filters of pipelines)
 """
