@@ -1,10 +1,11 @@
-"""Options of the account server."""
+"""Options of the account server and of the daemons of accounts (``spec: daemons 4 to 6``)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from keelstore.common.options import option
+from keelstore.common.daemon_frame import DaemonOptions
+from keelstore.common.options import not_negative, option, positive
 from keelstore.common.storage_server import StorageServerOptions
 
 
@@ -15,3 +16,15 @@ class AccountServerOptions(StorageServerOptions):
     auto_create_account_prefix: str = option(".", "Deprecated: set it in [swift-constraints] of the cluster file.")
     db_preallocation: bool = option(False, "Accepted for old files; databases grow as they need.")
     db_query_logging: bool = option(False, "Accepted for old files; statements are not logged.")
+
+
+@dataclass(frozen=True)
+class AccountReaperOptions(DaemonOptions):
+    """Options of ``[account-reaper]``."""
+
+    interval: float = option(3600.0, "Seconds from the beginning of one pass to that of the next.", check=positive)
+    concurrency: int = option(25, "Requests at once, shared between containers and their objects.", check=positive)
+    node_timeout: float = option(10.0, "Seconds to wait for an answer of another node.", check=positive)
+    delay_reaping: float = option(0.0, "Seconds that a deleted account keeps its content.", check=not_negative)
+    reap_warn_after: float = option(2592000.0, "Seconds, beyond delay_reaping, after which an account that still has "
+                                               "content is warned of.", check=not_negative)

@@ -14,6 +14,7 @@ from keelstore.common.broker_steps import Connection
 from keelstore.common.cluster import Cluster, load_cluster
 from keelstore.common.db_server import ALSO_KNOWN, DatabaseServer, listing_response
 from keelstore.common.errors import BadRequest, NotFound
+from keelstore.common.events import CONTAINER, hint_change
 from keelstore.common.headers import Headers, is_true
 from keelstore.common.http import Request, Response, http_date
 from keelstore.common.listing_render import (
@@ -90,6 +91,7 @@ class ContainerServer(DatabaseServer[ContainerBroker]):
             names.obj, timestamp, int(size), content_type, etag, self._row_policy(request),
             _time(environ.get("HTTP_X_CONTENT_TYPE_TIMESTAMP")), _time(environ.get("HTTP_X_META_TIMESTAMP")),
         )  # fmt: skip
+        hint_change(CONTAINER, broker.device_path, broker.directory)
         return Response(201)
 
     def _delete_row(self, request: Request, names: Names, timestamp: str, broker: ContainerBroker) -> Response:
@@ -97,6 +99,7 @@ class ContainerServer(DatabaseServer[ContainerBroker]):
         if redirect is not None:
             return redirect
         broker.delete_object(names.obj, timestamp, self._row_policy(request))
+        hint_change(CONTAINER, broker.device_path, broker.directory)
         return Response(204)
 
     def _ready_for_row(
@@ -268,6 +271,7 @@ class ContainerServer(DatabaseServer[ContainerBroker]):
         if not broker.exists and not self._auto_create(request, names, timestamp, broker):
             raise NotFound()
         broker.write(lambda connection: broker.merge_rows(connection, items))
+        hint_change(CONTAINER, broker.device_path, broker.directory)
         return Response(202)
 
     def head(self, request: Request) -> Response:
@@ -352,6 +356,7 @@ class ContainerServer(DatabaseServer[ContainerBroker]):
             self.logger.warning("%s: its link in sync_containers could not be updated: %s", broker.path, error)
 
     def _tell_account(self, request: Request, names: Names, broker: ContainerBroker) -> bool:
+        hint_change(CONTAINER, broker.device_path, broker.directory)
         if "HTTP_X_ACCOUNT_PARTITION" not in request.environ:
             return True
         return self.updater.tell(request, names.account, names.container, broker.info())

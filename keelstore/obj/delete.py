@@ -74,7 +74,7 @@ def _if_delete_at(request: Request) -> int | None:
     if text is None:
         return None
     try:
-        return int(text)
+        return int(text) if text.isdigit() else int(Timestamp(text))  # expirers send the form of a timestamp
     except ValueError:
         raise BadRequest("Bad X-If-Delete-At header value") from None
 

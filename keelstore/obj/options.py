@@ -1,9 +1,10 @@
-"""Options of the object server (``spec: daemons 16``)."""
+"""Options of the object server and of the daemons of objects (``spec: daemons 14 to 16``)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from keelstore.common.daemon_frame import DaemonOptions
 from keelstore.common.options import not_negative, option, percent, positive
 from keelstore.common.storage_server import StorageServerOptions
 
@@ -60,6 +61,56 @@ class ObjectServerOptions(StorageServerOptions):
     slow_delete_log_threshold_seconds: float = option(
         120.0, "A DELETE that takes longer is logged with how long; -1: never.")
     disable_fallocate: bool = option(False, "Do not reserve room for a body before it is written.")
+    expiring_objects_container_divisor: int = option(86400, "Seconds of expiry times that share a queue container.",
+                                                     check=positive)
+    expiring_objects_account_name: str = option("expiring_objects", "Account of the expiry queue, without its dot.")
+
+
+@dataclass(frozen=True)
+class ObjectUpdaterOptions(DaemonOptions):
+    """Options of ``[object-updater]``."""
+
+    interval: float = option(300.0, "Seconds from the beginning of one scan of the devices to that of the next; updates "
+                                    "that a server of the same node has just kept are sent without waiting for it.",
+                             check=positive)
+    concurrency: int = option(8, "Containers that are told at once.", check=positive)
+    updater_workers: int = option(1, "Accepted: each device has threads of its own.", check=positive)
+    objects_per_second: float = option(50.0, "Requests a second, for each device that is scanned; many updates of one "
+                                             "container can be one request. 0: no limit.", check=not_negative)
+    node_timeout: float = option(10.0, "Seconds to wait for an answer of another node.", check=positive)
+    report_interval: float = option(300.0, "Accepted: the state is shown all the time.", check=positive)
+    max_objects_per_container_per_second: float = option(
+        0.0, "Accepted: updates of one container go out in one request.", check=not_negative)
+    per_container_ratelimit_buckets: int = option(1000, "Accepted, as above.", check=positive)
+    max_deferred_updates: int = option(10000, "Accepted, as above.", check=not_negative)
+    async_tracker_max_entries: int = option(100, "Containers whose oldest waiting update is looked at.", check=positive)
+    async_tracker_dump_count: int = option(5, "Of those, how many are shown in recon.", check=not_negative)
+
+
+@dataclass(frozen=True)
+class ObjectExpirerOptions(DaemonOptions):
+    """Options of ``[object-expirer]``. ``delay_reaping_ACCOUNT`` and ``delay_reaping_ACCOUNT/CONTAINER`` (URL-quoted), in
+    seconds, come to them.
+    """
+
+    interval: float = option(300.0, "Seconds from the beginning of one pass to that of the next.", check=positive)
+    report_interval: float = option(300.0, "Accepted: the state is shown all the time.", check=positive)
+    tasks_per_second: float = option(50.0, "Entries of the queue that are carried out in a second. 0: no limit.",
+                                     check=not_negative)
+    concurrency: int = option(1, "Entries that are carried out at once.", check=positive)
+    processes: int = option(0, "Processes in the cluster that share the queue; 0: in a node, all nodes share it; alone, "
+                               "one does everything.", check=not_negative)
+    process: int = option(0, "Which of them this is, from 0.", check=not_negative)
+    request_tries: int = option(3, "Times that a request is tried.", check=positive)
+    reclaim_age: float = option(604800.0, "Seconds after which the entry of an object that is not as expected goes.",
+                                check=positive)
+    dequeue_from_legacy: bool = option(True, "Work through the queue; false: only look.")
+    round_robin_task_cache_size: int = option(100000, "Entries among which the containers that they are about take turns.",
+                                              check=positive)
+    node_timeout: float = option(10.0, "Seconds to wait for an answer of another node.", check=positive)
+    internal_client_conf_path: str = option("", "Configuration of the pipeline that requests go through; empty: "
+                                                "internal-client.conf in swift_dir if there is one, else a pipeline of cache "
+                                                "and proxy-server.")
     expiring_objects_container_divisor: int = option(86400, "Seconds of expiry times that share a queue container.",
                                                      check=positive)
     expiring_objects_account_name: str = option("expiring_objects", "Account of the expiry queue, without its dot.")

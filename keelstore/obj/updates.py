@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from keelstore.common import concurrency, fs, plainpickle
+from keelstore.common import concurrency, events, fs, plainpickle
 from keelstore.common.backend import Backend
 from keelstore.common.concurrency import on_disk
 from keelstore.common.errors import BackendError, StorageError, WaitTimeout
@@ -59,7 +59,16 @@ def decode_pending(data: bytes) -> dict[str, Any]:
 
 def write_pending(device_path: str, policy_index: int, name_hash: str, timestamp: Timestamp, data: bytes) -> None:
     """Keep an update until it is sent, durably. Raises DeviceFull, OSError. Blocks."""
-    path = f"{device_path}/{layout.async_dir(policy_index)}/{layout.async_name(name_hash, timestamp)}"
+    name = layout.async_name(name_hash, timestamp)
+    path = f"{device_path}/{layout.async_dir(policy_index)}/{name}"
+    try:
+        _write(device_path, policy_index, path, data)
+    except FileNotFoundError:  # the updater has just removed the directory, because it was empty
+        _write(device_path, policy_index, path, data)
+    events.hint(events.ASYNC_PENDING, device_path, str(policy_index), os.path.basename(name))
+
+
+def _write(device_path: str, policy_index: int, path: str, data: bytes) -> None:
     directory = os.path.dirname(path)
     made = fs.make_directories(directory)
     new = fs.create_file(directory, f"{device_path}/{layout.tmp_dir(policy_index)}")
