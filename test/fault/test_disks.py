@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from keelstore.common.cluster import load_cluster
+from keelstore.common.ring import format as ring_format
+from keelstore.common.ring.builder import RingBuilder
 from keelstore.common.ring.ring import Node, RingFile
 from test.support.client import Account, Answer, Endpoint, unique
 from test.support.store import Store
@@ -254,4 +256,30 @@ def test_a_garbled_pending_file_loses_only_what_is_garbled(store: Store, account
             file.write(b":not base64!:AAAA:gAJLAS4=")
     account.put(container, "later", body=b"x").expect(201)
     assert account.get(container).lines == ["before", "later"]
+    assert "Traceback" not in store.log()
+
+
+def test_a_new_ring_is_taken_while_serving(store: Store, account: Account, container: str) -> None:
+    """An operator drains a device and distributes the ring: no restart, no failed request, nothing more is written there."""
+    builder = RingBuilder.load(str(store.data / "rings" / "object.builder"))
+    drained = next(node for node in Thing(store, "object", "x").nodes if node.device == "d1")
+    builder.set_weight(drained.id, 0.0)
+    builder.rebalance(time.time() + 7200, seed="drained")
+    account.put(container, "before", body=b"data").expect(201)
+    path = store.etc() / "object.ring.gz"
+    before = path.read_bytes()
+    ring_format.save(builder.ring(), str(path))
+    try:
+        def leaves_it_alone() -> bool:
+            files = set((store.devices() / "d1").glob("objects/*/*/*/*.data"))
+            for number in range(20):
+                account.put(container, f"o{number}", body=b"data").expect(201)
+                assert account.get(container, f"o{number}").expect(200).body == b"data"
+            return set((store.devices() / "d1").glob("objects/*/*/*/*.data")) <= files
+
+        until(leaves_it_alone, "the new ring is used", 40, every_s=0.5)
+        assert account.get(container, "before").expect(200).body == b"data"
+    finally:
+        path.write_bytes(before)
+        reload(store)
     assert "Traceback" not in store.log()

@@ -175,6 +175,27 @@ def test_expect_of_something_else_is_417(live: Store, mine: Account, box: str) -
     assert mine.put(box, "o", body=b"x", headers={"Expect": "a-miracle"}).status in (417, 201)
 
 
+@pytest.mark.parametrize("framing", [
+    b"Content-Length: 5\r\nTransfer-Encoding: chunked", b"Content-Length: 0\r\nContent-Length: 5", b"Content-Length: +0", b"Transfer-Encoding: xchunked",
+    b"Content-Length: 0\r\n Content-Length: 5", b"Content-Length : 0", b"Transfer-Encoding:\x0bchunked", b"Content-Length: 0\nX: y", b"Transfer_Encoding: chunked", b"\x00: x",
+])
+def test_security_S40_what_follows_a_doubtful_head_never_runs(live: Store, mine: Account, box: str, framing: bytes) -> None:
+    """A request of the anonymous with two readings, and behind it one that would delete the canary with their rights."""
+    mine.post(box, headers={"X-Container-Read": ".r:*"}).expect(204)
+    canary = f"DELETE {mine.target(box, 'canary')} HTTP/1.1\r\nHost: x\r\nX-Auth-Token: {mine.token}\r\nContent-Length: 0\r\n\r\n".encode()
+    head = f"PUT {mine.target(box, 'o')} HTTP/1.1\r\nHost: x\r\n".encode() + framing + b"\r\n\r\n"
+    with socket.create_connection((live.host, live.port), timeout=20) as sock:
+        sock.sendall(head + b"0\r\n\r\n" + b"x" * 5 + canary)
+        sock.shutdown(socket.SHUT_WR)
+        received = b""
+        with contextlib.suppress(ConnectionResetError):
+            while data := sock.recv(65536):
+                received += data
+    assert received.split(b" ")[1] in (b"400", b"401", b"411", b"501")
+    assert b" 204 " not in received and received.count(b"HTTP/1.1 ") == 1
+    mine.head(box, "canary").expect(200)
+
+
 # -- security rows -------------------------------------------------------------------------------------------------------
 
 LONG = {
