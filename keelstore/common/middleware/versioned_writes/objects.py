@@ -58,6 +58,7 @@ _READ: Final = ("Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-U
 _WRITE: Final = ("X-Object-", "X-Symlink-", "X-Backend-Container-Update-Override-")
 _WRITE_ALSO: Final = frozenset({"Etag", "X-Detect-Content-Type"})
 _CARRIED: Final = (FOOTERS, TYPE_OVERRIDDEN, "swift.symlink_override")  # environ keys
+_FOUND: Final = frozenset({200, 206, 304, 412, 416})  # what a read is answered of an object that is there
 _EXPIRY: Final = frozenset({"X-Delete-At", "X-Delete-After"})
 _NOT_OF_LINK: Final = frozenset({"X-Object-Manifest", "X-Static-Large-Object"})
 
@@ -103,6 +104,11 @@ class Objects:
         own = Headers({name: value for name, value in sent.items() if name not in _NOT_OF_LINK and
                        not name.startswith(("X-Object-Sysmeta-", "X-Object-Transient-", "X-Symlink-", "X-Backend-"))})
         own.pop("Etag", None)
+        if "X-Symlink-Target" in sent and "Content-Type" not in sent:  # it has become that of a symlink, or of its target
+            found = self.inner.current(environ, self._path(request, version), "HEAD")
+            if found is not None:
+                found.close()
+                own["Content-Type"] = found.headers.get("Content-Type")
         answer = self._link(request, version, etag, size, own, sent.get("X-Object-Sysmeta-Slo-Etag"))
         if answer.is_success:
             answer.headers["Etag"] = response.headers.get("Etag")
@@ -181,10 +187,10 @@ class Objects:
         headers = Headers({name: request.header(name) for name in _READ})
         answer = self.inner.ask(environ, request.method, self._path(request, version), headers,
                                 query=params_without(request, "version-id"), pre_authed=False)
-        if answer.status in (200, 206, 304, 412, 416) and answer.headers.get("Content-Type") == MARKER_TYPE:
+        if answer.status in _FOUND and answer.headers.get("Content-Type") == MARKER_TYPE:
             answer.close()
             return Response(404, {"Content-Type": MARKER_TYPE, ID: version.id})
-        if answer.status not in (401, 403):
+        if answer.status in _FOUND:
             answer.headers[ID] = version.id
         return answer
 
@@ -343,7 +349,8 @@ class Objects:
         })
         listed = f"{etag}; slo_etag={slo_etag}" if slo_etag else EMPTY_MD5
         headers[OVERRIDE_ETAG] = "; ".join([listed, *link_parameters(headers)])
-        return self.inner.ask(environ, "PUT", request.path, headers)
+        origin = {"HTTP_ORIGIN": environ["HTTP_ORIGIN"]} if "HTTP_ORIGIN" in environ else None
+        return self.inner.ask(environ, "PUT", request.path, headers, extra=origin)
 
 
 class _Counted:
