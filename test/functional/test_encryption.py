@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,9 +45,13 @@ def container(account: Account) -> Iterator[str]:
 
 
 def files(store: Store) -> bytes:
-    """All that the disks hold."""
-    return b"".join(path.read_bytes() for number in range(1, store.nodes + 1) for path in store.devices(number).rglob("*")
-                    if path.is_file())
+    """All that the disks hold: contents, extended attributes, and names."""
+    found = []
+    for number in range(1, store.nodes + 1):
+        for path in store.devices(number).rglob("*"):
+            if path.is_file():
+                found += [path.read_bytes(), *(os.getxattr(path, name) for name in os.listxattr(path)), bytes(path)]
+    return b"\n".join(found)
 
 
 def secret(store: Store) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any
@@ -117,7 +118,7 @@ def test_nothing_of_it_is_on_the_disks_in_the_clear(peers: Peers, pair: tuple[Ac
     writer.put(container, "o", body=BODY, headers={"X-Object-Meta-Word": WORD}).expect(201)
     for path in peers.devices.rglob("*"):
         if path.is_file():
-            content = path.read_bytes()
+            content = b"\n".join([path.read_bytes(), *(os.getxattr(path, name) for name in os.listxattr(path))])
             assert WORD.encode() not in content and etag(BODY).encode() not in content, path
     writer.delete(container, "o").expect(204)
     writer.delete(container).expect(204)
