@@ -115,7 +115,7 @@ class Slo:
                      ("HTTP_X_BACKEND_ALLOW_RESERVED_NAMES", "X-Backend-Allow-Reserved-Names"))
     """What sub-requests get of the client's headers: environ key, name."""
 
-    def __init__(self, app: WSGIApp, options: SloOptions, hash_path: HashPath, logger: Any):
+    def __init__(self, app: WSGIApp, options: SloOptions, hash_path: HashPath | None, logger: Any):
         self.app, self.options, self.hash_path, self.log = app, options, hash_path, logger
         self.content_types = content_types(options.swift_dir)
         self.pace = Pace(options.rate_limit_under_size, options.rate_limit_after_segment,
@@ -447,9 +447,9 @@ def filter_factory(global_conf: dict[str, str], **local_conf: str) -> Callable[[
     conf = {**global_conf, **local_conf}
     options = parse(SloOptions, conf, section="filter:slo", local=local_conf, known=("use", "set *", "log_*"))
     try:
-        hash_path = load_cluster(options.swift_dir).hash_path
-    except ConfigError:  # the proxy itself says so if that matters
-        hash_path = HashPath(b"", b"")
+        hash_path: HashPath | None = load_cluster(options.swift_dir).hash_path
+    except ConfigError:  # the proxy itself says so
+        hash_path = None
     register_info("slo", max_manifest_segments=options.max_manifest_segments, max_manifest_size=options.max_manifest_size,
                   yield_frequency=int(options.yield_frequency), min_segment_size=1,
                   allow_async_delete=options.allow_async_delete)

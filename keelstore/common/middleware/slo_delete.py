@@ -223,6 +223,8 @@ def _enqueue(slo: Slo, environ: Environ, account: str, own: str, paths: Iterable
     """Rows that let the expirer delete the segments now. Raises RequestError (503)."""
     options, now = slo.options, Timestamp.now()
     container, _, obj = own.partition("/")
+    if slo.hash_path is None:
+        raise RequestError("The expiry queue cannot be found without the cluster file", status=503)
     queue = expirer_container(int(now), options.expiring_objects_container_divisor,
                               slo.hash_path.digest(account, container, obj))
     when = normalize_delete_at(float(now), high_precision=True)
