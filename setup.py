@@ -60,6 +60,8 @@ setup(
         "test": TEST_REQUIRES,
         "interop": ["swift>=2.38,<2.39"],  # run beside us in tests; nothing of it is used by keelstore
         "keystone": ["keystonemiddleware>=10.3"],
+        "kms": ["castellan>=4.0"],
+        "kmip": ["pykmip>=0.10"],
     },
     entry_points={
         "console_scripts": [f"{name} = {target}" for name, target in NAMES["COMMANDS"].items()],

@@ -21,6 +21,10 @@ from keelstore.common.logs import LogOptions
 from keelstore.common.middleware.cache import CacheOptions
 from keelstore.common.middleware.catch_errors import CatchErrorsOptions
 from keelstore.common.middleware.copy import CopyOptions
+from keelstore.common.middleware.crypto.encryption import EncryptionOptions
+from keelstore.common.middleware.crypto.keymaster import KeymasterOptions
+from keelstore.common.middleware.crypto.kmip_keymaster import KmipKeymasterOptions
+from keelstore.common.middleware.crypto.kms_keymaster import KmsKeymasterOptions
 from keelstore.common.middleware.gatekeeper import GatekeeperOptions
 from keelstore.common.middleware.healthcheck import HealthcheckOptions
 from keelstore.common.middleware.listing_formats import ListingFormatsOptions
@@ -110,6 +114,20 @@ SAMPLES = (
                 "# reseller_prefix = AUTH\n# SERVICE_require_group = service\n# user_keel_admin = PUT-A-KEY-HERE .admin\n"
                 "# fernet_key_1 = 32 random bytes in url-safe base64\n"),
         _filter("copy", "copy", CopyOptions),
+        _filter("keymaster", "keymaster", KeymasterOptions,
+                "Encryption at rest: 'keymaster encryption' just left of the last proxy-logging. Whoever loses a root secret "
+                "loses what was encrypted with it. More secrets: encryption_root_secret_<id>.",
+                "# encryption_root_secret = 32 or more random bytes in base64 (openssl rand -base64 32)\n"
+                "# meta_version_to_write = 3\n"),
+        _filter("kms_keymaster", "kms_keymaster", KmsKeymasterOptions,
+                "In place of keymaster: root secrets in a key manager, through Castellan (the extra kms). Each key_id or "
+                "key_id_<id> names an AES key of at least 256 bits.",
+                "# key_id =\n# password =\n# meta_version_to_write = 3\n"),
+        _filter("kmip_keymaster", "kmip_keymaster", KmipKeymasterOptions,
+                "In place of keymaster: root secrets on a KMIP server, through PyKMIP (the extra kmip). Each key_id or "
+                "key_id_<id> names an AES key of 256 bits.",
+                "# key_id =\n# password =\n# meta_version_to_write = 3\n"),
+        _filter("encryption", "encryption", EncryptionOptions),
     )),
     _storage("account", AccountServerOptions),
     _storage("container", ContainerServerOptions),

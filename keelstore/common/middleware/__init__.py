@@ -23,6 +23,7 @@ by ``common/wsgi`` when a pipeline is loaded), an options dataclass, a class tha
   dynamic ones
 - ``symlink``: objects that lead to others
 - ``versioned_writes``: versions of objects (a package)
+- ``crypto``: encryption at rest (a package)
 - ``container_sync``: writes of other clusters of our realm
 - ``read_only``, ``name_check``: writes and names refused; ``crossdomain``: ``/crossdomain.xml``
 - ``domain_remap``, ``cname_lookup``: accounts and containers as host names
