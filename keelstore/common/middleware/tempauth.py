@@ -294,7 +294,7 @@ class TempAuth:
             if not required or required in groups:
                 environ[OWNER] = True
                 return None
-        if _has_sync_key(environ):
+        if has_sync_key(environ):
             return None
         if method == "OPTIONS":
             return None
@@ -339,7 +339,7 @@ class TempAuth:
         return unauthorized(request.environ)
 
 
-def _has_sync_key(environ: Environ) -> bool:
+def has_sync_key(environ: Environ) -> bool:
     """Whether the request carries the container's own synchronization key (the old style of container sync)."""
     key, given = environ.get("swift_sync_key"), environ.get("HTTP_X_CONTAINER_SYNC_KEY")
     if not key or not given or not ("HTTP_X_TIMESTAMP" in environ or "HTTP_X_BACKEND_INBOUND_X_TIMESTAMP" in environ):
