@@ -113,7 +113,7 @@ def test_empty_segments_are_left_out():
 
 
 def test_span_of_a_part():
-    segments = [whole("/c/a", 5, "ea"), DataSegment(b"xy")]
+    segments: list[Segment] = [whole("/c/a", 5, "ea"), DataSegment(b"xy")]
     assert [span_of(segments, number) for number in (0, 1, 2, 3)] == [None, (0, 5), (5, 7), None]
 
 
