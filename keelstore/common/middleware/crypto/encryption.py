@@ -88,8 +88,12 @@ class Encryption:
         if environ["REQUEST_METHOD"] == "POST":
             encrypter.encrypt_metadata(environ, keys, meta.quoted_key_id(keys["id"]))
             return self.app(environ, start_response)
+        others = environ.get(encrypter.FOOTERS)
         body = encrypter.encrypt_put(environ, keys)
         response = call_app(self.app, environ)
+        environ.pop(encrypter.FOOTERS, None)  # a filter further left may go on with this environ
+        if others is not None:
+            environ[encrypter.FOOTERS] = others
         if body.started and response.is_success and "Etag" in response.headers:
             dict.__setitem__(response.headers, "Etag", body.etag)
         return response(environ, start_response)

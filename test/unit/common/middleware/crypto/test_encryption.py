@@ -94,6 +94,14 @@ def test_an_announced_etag_is_that_of_the_plain_body(cluster: EncryptedCluster, 
     assert cluster.ask("GET", "/v1/a/c/refused").status == 404
 
 
+@pytest.mark.parametrize("body", [SMALL, LARGE], ids=["small", "large"])
+def test_a_put_that_must_not_replace(cluster: EncryptedCluster, body: bytes) -> None:
+    path = f"/v1/a/c/new-{len(body)}"
+    assert cluster.ask("PUT", path, {"If-None-Match": "*"}, body).headers["Etag"] == etag(body)
+    refused = cluster.ask("PUT", path, {"If-None-Match": "*"}, b"x")
+    assert refused.status == 412 and cluster.ask("GET", path).body == body
+
+
 @pytest.mark.parametrize("asked", ["bytes=0-0", "bytes=15-16", "bytes=16-40", "bytes=100000-", "bytes=-1", "bytes=-30", "bytes=5-204000"])
 def test_a_range(cluster: EncryptedCluster, asked: str) -> None:
     cluster.ask("PUT", OBJ, {}, LARGE)
