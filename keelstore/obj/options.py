@@ -1,11 +1,11 @@
-"""Options of the object server and of the daemons of objects (``spec: daemons 14 to 16``)."""
+"""Options of the object server and of the daemons of objects (``spec: daemons 11, 13 to 16``)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from keelstore.common.daemon_frame import DaemonOptions
-from keelstore.common.options import not_negative, option, percent, positive
+from keelstore.common.options import not_negative, one_of, option, percent, positive
 from keelstore.common.storage_server import StorageServerOptions
 
 DEFAULT_ALLOWED_HEADERS = (
@@ -16,6 +16,14 @@ DEFAULT_ALLOWED_HEADERS = (
 
 def _auto_or_number(value: str) -> str | None:
     return None if value == "auto" or (value.isdigit() and int(value) > 0) else "auto, or a number above 0"
+
+
+def _sizes(values: tuple[str, ...]) -> str | None:
+    return None if all(value.isdigit() for value in values) else "numbers of bytes"
+
+
+def _share(value: float) -> str | None:
+    return None if 0 < value <= 1 else "a share above 0, up to 1"
 
 
 @dataclass(frozen=True)
@@ -114,3 +122,58 @@ class ObjectExpirerOptions(DaemonOptions):
     expiring_objects_container_divisor: int = option(86400, "Seconds of expiry times that share a queue container.",
                                                      check=positive)
     expiring_objects_account_name: str = option("expiring_objects", "Account of the expiry queue, without its dot.")
+
+
+@dataclass(frozen=True)
+class ObjectReplicatorOptions(DaemonOptions):
+    """Options of ``[object-replicator]``."""
+
+    interval: float = option(30.0, "Seconds from the beginning of one pass over all partitions to that of the next; what a "
+                                   "server tells of, and what failed for a peer that is back, does not wait for it.",
+                             check=positive, names=("interval", "run_pause"))
+    concurrency: int = option(4, "Partitions that are worked on at once.", check=positive)
+    replicator_workers: int = option(0, "Accepted: each device has threads of its own.", check=not_negative)
+    sync_method: str = option("ssync", "How objects get to other nodes: ssync, or rsync, which needs an rsync daemon there.",
+                              check=one_of("ssync", "rsync"))
+    rsync_timeout: float = option(900.0, "Seconds that one run of rsync may take.", check=positive)
+    rsync_io_timeout: float = option(30.0, "Seconds that rsync waits for its peer.", check=positive)
+    rsync_bwlimit: str = option("0", "Limit of rsync, in KiB a second or as rsync has it; 0: none.")
+    rsync_compress: bool = option(False, "Have rsync compress what goes to another region.")
+    rsync_module: str = option("{replication_ip}::object", "rsync module of a node; may hold {ip}, {port}, {replication_ip}, "
+                                                           "{replication_port}, {region}, {zone}, {device} and {meta}.")
+    http_timeout: float = option(60.0, "Seconds to wait for hashes, and for each line of an SSYNC session.", check=positive)
+    node_timeout: float = option(10.0, "Seconds that a peer may take to accept what is sent.", check=positive)
+    stats_interval: float = option(300.0, "Accepted: the state is shown all the time.", check=positive)
+    ring_check_interval: float = option(15.0, "Seconds between two looks for a new ring.", check=positive)
+    handoffs_first: bool = option(False, "Send home what belongs elsewhere, and nothing else as long as there is any.")
+    handoff_delete: int | None = option(
+        None, "Primaries that must hold an object before a handoff's copy of it goes; auto or 0: all of them. Fewer is for "
+              "emergencies: the copy that goes may be needed.", check=not_negative)
+    reclaim_age: float = option(604800.0, "Seconds after which a tombstone goes.", check=positive)
+    log_rsync_transfers: bool = option(True, "Log what rsync brought.")
+    rsync_error_log_line_length: int = option(0, "Characters of a line about a failed rsync; 0: all.", check=not_negative)
+
+
+@dataclass(frozen=True)
+class ObjectAuditorOptions(DaemonOptions):
+    """Options of ``[object-auditor]``."""
+
+    interval: float = option(30.0, "Seconds of rest between two passes.", check=not_negative)
+    concurrency: int = option(1, "Devices that are read at once.", check=positive)
+    files_per_second: float = option(20.0, "Objects read in a second, on each device. 0: no limit.", check=not_negative)
+    bytes_per_second: float = option(10_000_000.0, "Bytes read in a second, on each device. 0: no limit.", check=not_negative)
+    zero_byte_files_per_second: float = option(
+        50.0, "Objects whose metadata and size the quick scan checks in a second, on each device. 0: no quick scan.",
+        check=not_negative)
+    log_time: float = option(3600.0, "Seconds between two log lines of a pass.", check=positive)
+    object_size_stats: tuple[str, ...] = option((), "Sizes in bytes up to which objects are counted.", check=_sizes)
+    rsync_tempfile_timeout: float | None = option(
+        None, "Seconds after which the file of an interrupted rsync goes; auto: a day.", check=positive)
+    disk_chunk_size: int = option(65536, "Bytes read from a file at once.", check=positive)
+    reclaim_age: float = option(604800.0, "Seconds after which a tombstone goes.", check=positive)
+    node_timeout: float = option(10.0, "Seconds that a watcher waits for an answer of another node.", check=positive)
+    watchers: tuple[str, ...] = option(
+        (), "Names of watchers, as dark_data; sections [object-auditor:watcher:NAME] have their options.")
+    quarantine_limit_share: float = option(
+        0.05, "Share of the objects of a device, of those read last, that may fail before the auditor stops putting them "
+              "aside and reports: then the device or its controller is at fault, not the objects.", check=_share)
