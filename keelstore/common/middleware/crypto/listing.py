@@ -15,7 +15,7 @@ from keelstore.common.middleware.crypto import cipher, meta
 from keelstore.common.middleware.crypto.keys import Callback
 
 UNKNOWN: Final = "<unknown>"
-_HASH: Final = re.compile(rb'("hash"\s*:\s*)("(?:[^"\\]|\\.)*")')
+_HASH: Final = re.compile(rb'("hash"\s*:\s*)("[^"\\]*(?:\\.[^"\\]*)*")')
 _MARK: Final = meta.PARAMETER.encode()
 
 
