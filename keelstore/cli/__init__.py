@@ -2,6 +2,7 @@
 
 - ``main``: the ``keelstore`` command; finds the others
 - ``up``, ``status``, ``down``, ``node_command``: one subcommand each
+- ``explain``: why a request is refused
 - ``layout``: the data directory of ``up`` and the settings in its marker file
 - ``generate``: the configuration and rings that ``up`` writes
 - ``processes``: start, ask and stop the processes of nodes

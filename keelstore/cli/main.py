@@ -19,6 +19,7 @@ _COMMANDS = {
     "status": "keelstore.cli.status:status",
     "down": "keelstore.cli.down:down",
     "node": "keelstore.cli.node_command:node",
+    "explain": "keelstore.cli.explain:explain",
 }
 
 
@@ -47,7 +48,7 @@ def keelstore() -> None:
 def main() -> int:
     """Run a command. What goes wrong is told in one line, with status 1 (2: the command line itself is wrong)."""
     try:
-        keelstore(prog_name="keelstore", standalone_mode=False)
+        code: Any = keelstore(prog_name="keelstore", standalone_mode=False)
     except click.exceptions.Exit as leave:
         return leave.exit_code
     except click.Abort:
@@ -63,7 +64,7 @@ def main() -> int:
         return 1
     except OSError as error:
         return _failed(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-    return 0
+    return code if isinstance(code, int) else 0
 
 
 def _failed(text: str) -> int:

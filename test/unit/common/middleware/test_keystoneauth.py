@@ -82,15 +82,15 @@ def test_public_containers(identity):
 
 HEADERS = {"X-Identity-Status": "Confirmed", "X-Roles": "admin,Member", "X-User-Id": "uid", "X-User-Name": "uname", "X-Project-Id": "pid",
            "X-Project-Name": "pname", "X-User-Domain-Id": "default", "X-Project-Domain-Id": "default"}
-MARK = {"keystone.token_info": {"token": {}}}
+MARK: dict = {"keystone.token_info": {"token": {}}}
 
 
 class Setup:
     def __init__(self, stored=None, exists=True, **options):
         self.stored, self.exists = stored, exists
         self.passed: list = []
-        options = KeystoneAuthOptions(**options)
-        self.app = KeystoneAuth(self.inner, options, rules_of(options, {}))
+        parsed = KeystoneAuthOptions(**options)
+        self.app = KeystoneAuth(self.inner, parsed, rules_of(parsed, {}))
 
     def inner(self, environ, start_response):
         headers = {"X-Account-Sysmeta-Project-Domain-Id": self.stored} if self.stored else {}
@@ -197,7 +197,8 @@ def test_options_of_prefixes():
     assert by_prefix["AUTH_"].operator_roles == {"admin"} and by_prefix["AUTH_"].reader_roles == {"reader"} and by_prefix[""].service_roles == set()
 
 
-def test_the_factory(caplog):
-    app = filter_factory({}, reseller_prefix="AUTH, SERVICE", SERVICE_service_roles="service", operator_roles="boss")(lambda environ, start: None)
-    assert app.rules.of_account("SERVICE_x").service_roles == {"service"} and app.rules.of_account("AUTH_x").operator_roles == {"boss"}
+def test_the_factory(caplog: pytest.LogCaptureFixture) -> None:
+    app = filter_factory({}, reseller_prefix="AUTH, SERVICE", SERVICE_service_roles="service", operator_roles="boss")(lambda environ, start: [])
+    by_prefix = {one.prefix: one for one in app.rules.prefixes}
+    assert by_prefix["SERVICE_"].service_roles == {"service"} and by_prefix["AUTH_"].operator_roles == {"boss"}
     assert "unknown option" not in caplog.text
