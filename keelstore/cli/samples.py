@@ -25,12 +25,15 @@ from keelstore.common.middleware.crypto.encryption import EncryptionOptions
 from keelstore.common.middleware.crypto.keymaster import KeymasterOptions
 from keelstore.common.middleware.crypto.kmip_keymaster import KmipKeymasterOptions
 from keelstore.common.middleware.crypto.kms_keymaster import KmsKeymasterOptions
+from keelstore.common.middleware.dlo import DloOptions
 from keelstore.common.middleware.gatekeeper import GatekeeperOptions
 from keelstore.common.middleware.healthcheck import HealthcheckOptions
 from keelstore.common.middleware.listing_formats import ListingFormatsOptions
 from keelstore.common.middleware.proxy_logging import ProxyLoggingOptions
 from keelstore.common.middleware.ratelimit import RatelimitOptions
 from keelstore.common.middleware.recon import ReconOptions
+from keelstore.common.middleware.slo import SloOptions
+from keelstore.common.middleware.symlink import SymlinkOptions
 from keelstore.common.middleware.tempauth import TempAuthOptions
 from keelstore.common.options import OptionDoc, document
 from keelstore.common.stats import StatsdOptions
@@ -77,7 +80,8 @@ def _storage(kind: str, cls: type) -> Sample:
     ))
 
 
-_PIPELINE = "catch_errors gatekeeper healthcheck proxy-logging cache listing_formats ratelimit tempauth copy proxy-logging"
+_PIPELINE = ("catch_errors gatekeeper healthcheck proxy-logging cache listing_formats ratelimit tempauth copy slo dlo "
+             "symlink proxy-logging")
 
 SAMPLES = (
     Sample("keelstore.conf", "The cluster file: what every node must agree on. swift.conf is read in its place.", (
@@ -114,6 +118,9 @@ SAMPLES = (
                 "# reseller_prefix = AUTH\n# SERVICE_require_group = service\n# user_keel_admin = PUT-A-KEY-HERE .admin\n"
                 "# fernet_key_1 = 32 random bytes in url-safe base64\n"),
         _filter("copy", "copy", CopyOptions),
+        _filter("slo", "slo", SloOptions),
+        _filter("dlo", "dlo", DloOptions),
+        _filter("symlink", "symlink", SymlinkOptions),
         _filter("keymaster", "keymaster", KeymasterOptions,
                 "Encryption at rest: 'keymaster encryption' just left of the last proxy-logging. Whoever loses a root secret "
                 "loses what was encrypted with it. More secrets: encryption_root_secret_<id>.",
