@@ -58,6 +58,21 @@ def test_what_swift_wrote_is_read(item: dict[str, Any]) -> None:
     assert json.loads(listing.body) == [{"name": "o", "hash": item["listed"]}]
 
 
+def test_case_C17_what_swift_wrote_under_python_2_is_read() -> None:
+    item = next(item for item in WRITTEN if item["name"] == "version 2")
+    headers = {}
+    for name, value in item["headers"].items():
+        own = meta.quoted_key_id({"v": "2", "path": "/a/c\xc3\xa4/\xc3\xa4"})
+        headers[name] = value.replace(own, meta.quoted_key_id({"v": "2", "path": "/a/cä/ä"}))
+    assert headers != item["headers"]
+    headers["Content-Type"] = "message/rfc822"
+    got = read(Headers(headers), b64decode(item["body"]), path=item["path"])
+    assert (got.body, got.headers["X-Object-Meta-A"], got.headers["Content-Type"]) == (b"two", "b", "message/rfc822")
+    rows = json.dumps([{"name": "ä", "hash": headers[meta.LISTING_ETAG]}]).encode()
+    listing = read(Headers({"Content-Type": "application/json"}), rows, path="/v1/a/c\xc3\xa4")
+    assert json.loads(listing.body) == [{"name": "ä", "hash": md5(b"two").hexdigest()}]
+
+
 # -- answers that cannot be given ------------------------------------------------------------------------------------------
 
 
