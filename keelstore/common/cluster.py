@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import configparser
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from keelstore.common.errors import ConfigError
 from keelstore.common.limits import Limits
 from keelstore.common.names import HashPath
 from keelstore.common.options import parse
-from keelstore.common.policy import Policies, ReplicationPolicy, policy_from
+from keelstore.common.policy import ErasureCodingPolicy, Policies, Policy, ReplicationPolicy, policy_from
 
 FILE_NAMES = ("keelstore.conf", "swift.conf")
 DEFAULT_DIR = "/etc/swift"
@@ -78,7 +78,7 @@ def _load(path: str, _mtime_ns: int) -> Cluster:
         index = name.partition(":")[2]
         if not (index.isascii() and index.isdigit()):
             raise ConfigError("expected a section name storage-policy:<number>", file=path, section=name)
-        policies.append(policy_from(int(index), conf, path))
+        policies.append(_runnable(policy_from(int(index), conf, path), path))
     try:
         collection = Policies.of(policies or [ReplicationPolicy(0, "Policy-0", is_default=True)])
     except ConfigError as error:
@@ -86,3 +86,17 @@ def _load(path: str, _mtime_ns: int) -> Cluster:
     constraints = sections.get("swift-constraints", {})
     limits = parse(Limits, constraints, section="swift-constraints", file=path, local=constraints)
     return Cluster(os.path.dirname(path), path, HashPath(prefix, suffix), collection, limits)
+
+
+def _runnable(policy: Policy, path: str) -> Policy:
+    """The policy, with what its erasure code itself knows. Raises ConfigError for a code that cannot be run here."""
+    if not isinstance(policy, ErasureCodingPolicy):
+        return policy
+    from keelstore.common.codec import codec_for  # the library is loaded only where a policy needs it
+
+    try:
+        codec = codec_for(policy.scheme, policy.ndata, policy.nparity)
+    except ConfigError as error:
+        raise ConfigError(error.reason, file=path, section=f"storage-policy:{policy.index}", option="ec_type",
+                          value=policy.scheme) from None
+    return replace(policy, min_parity=codec.min_parity)
