@@ -32,6 +32,11 @@ _sender: Any = None
 _last: dict[tuple[str, ...], float] = {}
 
 
+def is_heard() -> bool:
+    """Whether hints of this process go anywhere: else what they cost to find out can be spared."""
+    return _sender is not None
+
+
 def hint(kind: str, *fields: str) -> None:
     """Tell the daemons of this node."""
     if _sender is None:

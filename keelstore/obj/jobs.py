@@ -26,7 +26,8 @@ class Kind(Enum):
 class RingView(Protocol):
     """What of a ring is asked here."""
 
-    version: int | None
+    @property
+    def version(self) -> int | None: ...
 
     def primaries(self, part: int) -> Sequence[Node]: ...
 

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
-from keelstore.common import plainpickle
+from keelstore.common import events, plainpickle
 from keelstore.common.backend import Backend
 from keelstore.common.cluster import Cluster, load_cluster
 from keelstore.common.concurrency import Semaphore, sleep
@@ -56,11 +56,11 @@ class ObjectServer(StorageServer):
 
     def handlers(self) -> Mapping[str, Handler]:
         return {
-            "PUT": self._slowly(lambda request: Put(self, request).run()),
+            "PUT": self._slowly(self._telling(lambda request: Put(self, request).run())),
             "GET": lambda request: get(self, request),
             "HEAD": lambda request: get(self, request),
-            "POST": lambda request: post(self, request),
-            "DELETE": self._slowly(lambda request: delete(self, request)),
+            "POST": self._telling(lambda request: post(self, request)),
+            "DELETE": self._slowly(self._telling(lambda request: delete(self, request))),
             "REPLICATE": self.replicate,
             "SSYNC": lambda request: ssync(self, request),
         }
@@ -78,6 +78,29 @@ class ObjectServer(StorageServer):
             return response
 
         return handle
+
+    def _telling(self, handler: Handler) -> Handler:
+        """The handler, which tells the replicator when a device took what belongs to another, so that it goes home soon."""
+
+        def handle(request: Request) -> Response:
+            response = handler(request)
+            if events.is_heard() and response.status < 409 and not request.is_true_header("X-Backend-Replication"):
+                self._tell_of_handoff(request)
+            return response
+
+        return handle
+
+    def _tell_of_handoff(self, request: Request) -> None:
+        """By the ring, and by the address at which the client of this request knows us."""
+        policy, names = self.policy(request), self.split(request, 5, 5)
+        ring, host = self.ring(policy), request.environ.get("HTTP_HOST")
+        if ring is None or not host:
+            return
+        own = f"{host}/{names.device}"
+        for node in ring.primaries(int(names.partition)):
+            if node.key == own or f"{host_of(*node.replication_address)}/{node.device}" == own:
+                return
+        events.hint_change(events.HANDOFF, f"{self.options.devices}/{names.device}", str(policy.index), names.partition)
 
     # -- for the verbs -------------------------------------------------------------------------------------------------
 
@@ -146,6 +169,11 @@ class ObjectServer(StorageServer):
         else:
             found = self.store.hashes(names.device, device_path, policy, names.partition)
         return Response(200, body=plainpickle.dumps(found, 2), content_type="application/octet-stream")
+
+
+def host_of(ip: str, port: int) -> str:
+    """An address as the Host header of a request to it has it."""
+    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
 
 
 def app_factory(global_conf: Mapping[str, str], **local_conf: str) -> ObjectServer:
