@@ -158,10 +158,11 @@ class _Opening:
                 self.response = source.open(self.fetch)
         except Exception as error:  # told to whoever waits for it
             self.error = error
-        if self.is_dropped:
-            self._let_go()
-        if self.done is not None:
-            self.done.set()
+        finally:
+            if self.is_dropped:
+                self._let_go()
+            if self.done is not None:
+                self.done.set()
 
     def wait(self) -> Response:
         """The open response. Raises what opening it raised."""

@@ -349,7 +349,8 @@ def test_case_C32_what_is_too_large_to_copy_is_copied_by_its_manifest(account: A
     put_slo(account, container, "1G", below).expect(201)
     put_slo(account, container, "6G", [{"path": f"/{container}/1G"}] * 6).expect(201)
     assert account.head(container, "6G").headers["Content-Length"] == str(6000 << 20)
-    account.request("COPY", container, "6G", headers={"Destination": f"{container}/no"}).expect(413)
+    refused = account.request("COPY", container, "6G", headers={"Destination": f"{container}/no"}).expect(413)
+    assert b"multipart-manifest=get" in refused.body
     account.request("COPY", container, "6G", query=GET, headers={"Destination": f"{container}/copy"}).expect(201)
     start = (5999 << 20) + 17
     part = account.get(container, "copy", headers={"Range": f"bytes={start}-{start + 99}"}).expect(206)

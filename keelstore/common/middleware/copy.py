@@ -126,7 +126,8 @@ class Copy:
             length = str(len(source.body or b""))
         if not length or not length.isascii() or not length.isdigit() or int(length) > self.limits.max_file_size:
             source.close()
-            raise EntityTooLarge
+            raise EntityTooLarge(f"The source is larger than {self.limits.max_file_size} bytes, or of unknown size; a large "
+                                 "object of any size is copied with multipart-manifest=get")
         asks_heartbeat = is_true(request.params.get("heartbeat"))
         body = SourceBody(source, int(length))
         told = _aim_at_destination(request, names, source, body)
