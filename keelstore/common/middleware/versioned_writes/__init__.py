@@ -48,6 +48,7 @@ AFTER: Final = ("catch_errors", "gatekeeper", "proxy_logging", "memcache", "list
 BEFORE: Final = ("symlink", "keymaster", "kms_keymaster", "kmip_keymaster", "encryption")
 
 Header = tuple[str, str]
+_DENIED: Final = frozenset({"401", "403"})
 _LINKS: Final = ("content-location", "x-symlink-target")
 
 
@@ -160,7 +161,7 @@ class VersionedWrites:
         def start(status: str, headers: list[Header], exc_info: Any = None) -> Any:
             _, _v1, account, container, _obj = Request(environ).path.split("/", 4)
             info = infocache.get(cache_key(account, container))
-            if isinstance(info, ContainerInfo) and info.sysmeta.get("versions-container"):
+            if isinstance(info, ContainerInfo) and info.sysmeta.get("versions-container") and status[:3] not in _DENIED:
                 headers = named(headers, container)
             else:
                 headers = shown(headers)
