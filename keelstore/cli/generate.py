@@ -283,7 +283,32 @@ use = egg:keelstore#healthcheck
 
 [filter:recon]
 use = egg:keelstore#recon
-"""
+{DAEMON_SECTIONS[kind]}"""
+
+
+# A small store is right within seconds; an operator's larger one keeps the defaults.
+DAEMON_SECTIONS = {
+    "account": """
+[account-reaper]
+interval = 30
+""",
+    "container": """
+[container-updater]
+interval = 10
+containers_per_second = 200
+account_suppression_time = 5
+""",
+    "object": """
+[object-updater]
+interval = 5
+objects_per_second = 500
+
+[object-expirer]
+interval = 10
+tasks_per_second = 500
+concurrency = 8
+""",
+}
 
 
 # -- rings -------------------------------------------------------------------------------------------------------------

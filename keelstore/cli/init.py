@@ -53,7 +53,7 @@ class Unit:
         pid = self.pid
         found: dict[int, int | None] = {} if pid is None else {pid: daemon.start_time(pid)}
         state = daemon.read_state(os.path.join(self.run_dir, f"{self.name}.json"))
-        for worker, started in [*state.get("workers", ()), *state.get("old_workers", ())]:
+        for worker, started in [*state.get("workers", ()), *state.get("old_workers", ()), *state.get("background", ())]:
             if started is not None and daemon.start_time(worker) == started:
                 found[worker] = started
         return found

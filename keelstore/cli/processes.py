@@ -29,6 +29,7 @@ class NodeState:
     workers: tuple[int, ...]
     wanted_workers: int
     answers: bool
+    background: tuple[int, ...] = ()  # the process of its daemons
 
     @property
     def alive(self) -> bool:
@@ -40,7 +41,7 @@ class NodeState:
 
     @property
     def pids(self) -> list[int]:
-        return [*([self.pid] if self.pid else []), *self.workers]
+        return [*([self.pid] if self.pid else []), *self.workers, *self.background]
 
 
 def processes_of(node: NodePaths) -> tuple[int | None, dict[int, int | None]]:
@@ -52,7 +53,7 @@ def processes_of(node: NodePaths) -> tuple[int | None, dict[int, int | None]]:
     pid = daemon.holder_of(node.pid_file)
     found: dict[int, int | None] = {} if pid is None else {pid: daemon.start_time(pid)}
     state = daemon.read_state(node.state_file)
-    for worker, started in [*state.get("workers", ()), *state.get("old_workers", ())]:
+    for worker, started in [*state.get("workers", ()), *state.get("old_workers", ()), *state.get("background", ())]:
         if started is not None and daemon.start_time(worker) == started:
             found[worker] = started
     return pid, found
@@ -65,7 +66,8 @@ def state_of(layout: Layout, node: NodePaths) -> NodeState:
     endpoint = layout.settings.endpoint(node.number)
     answers = pid is not None and _serves(layout, node.number) is None
     return NodeState(node, urlsplit(endpoint).netloc, pid, tuple(sorted(worker for worker in found if worker in current)),
-                     written.get("wanted_workers", 0) if pid is not None else 0, answers)
+                     written.get("wanted_workers", 0) if pid is not None else 0, answers,
+                     tuple(sorted(set(found) & {worker for worker, _ in written.get("background", ())})))
 
 
 # -- start -------------------------------------------------------------------------------------------------------------

@@ -116,7 +116,17 @@ class ContainerUpdater(Daemon):
             except OSError as error:
                 self.log.error("%s: its containers cannot be listed: %s", device.path, error)
 
+    def dry_run(self, only: Selection = ALL) -> Iterator[str]:
+        """Those of the plan that have something to tell, which takes opening them."""
+        for job in self.plan(only):
+            line = self._would_tell(job)
+            if line:
+                yield line
+
     def describe(self, job: Job) -> str:
+        return job.path
+
+    def _would_tell(self, job: Job) -> str:
         broker = self._broker(job)
         try:
             report = report_of(*_facts(broker))
@@ -125,7 +135,7 @@ class ContainerUpdater(Daemon):
         finally:
             broker.close()
         if report is None:
-            return f"{job.path}: nothing to tell"
+            return f"{job.path}: has updates that wait to be merged" if broker.pending_size() else ""
         return f"tell account {report.account}: {report.container} has {report.object_count} objects, " \
                f"{report.bytes_used} bytes"
 

@@ -9,4 +9,6 @@ from one role to another on the same node is a function call.
 - ``roles``: configuration files to what is to run
 - ``supervisor``: binds, forks, replaces, stops, reloads
 - ``worker``: one worker process
+- ``background``: the process of a node's daemons; ``daemons``: which there are and how they are made; ``run_daemon``: entry
+  point of one that runs alone
 """

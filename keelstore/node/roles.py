@@ -6,12 +6,14 @@ import logging
 import os
 from dataclasses import dataclass, replace
 
-from keelstore.common.daemon import ProcessOptions
+from keelstore.common.daemon import ProcessOptions, between
 from keelstore.common.errors import ConfigError
 from keelstore.common.logs import LogOptions, logger_for
 from keelstore.common.options import not_negative, option, parse
 from keelstore.common.paste_config import Configuration, read_config
 from keelstore.common.wsgi import Service, cpu_count, load, warn_of_unknown_in
+from keelstore.node.background import Background
+from keelstore.node.daemons import DAEMONS, wanted_of_node
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,9 @@ class NodeOptions:
     roles: tuple[str, ...] = option((), "Configuration files of the roles, relative to this file.")
     workers: int | None = option(None, "Worker processes, each serving every role; auto: one for each CPU.",
                                  check=not_negative)
+    background: tuple[str, ...] = option(("auto",), "Daemons that run in one process beside the workers: auto (all those of "
+                                                    "this node's roles), none, or names such as object-updater.")
+    background_nice: int = option(5, "How much less urgent that process is than the workers, 0 to 19.", check=between(0, 19))
     run_dir: str = option("/var/run/keelstore", "Directory of the lock and state files.")
     drain_timeout: float = option(5.0, "Seconds that requests may take to end when the node is stopped.",
                                   check=not_negative)
@@ -41,6 +46,7 @@ class Program:
     drain_timeout_s: float
     stale_worker_timeout_s: float
     run_dir: str | None = None
+    background: Background | None = None
 
     @property
     def pid_file(self) -> str | None:
@@ -67,10 +73,26 @@ def load_node(path: str) -> Program:
                           option="roles", value="")
     services = tuple(_named(load(os.path.join(config.here, role)), options.name) for role in options.roles)
     _check_distinct(services, config)
+    logger = logger_for(conf, options.name)
     return Program(
         options.name, services, cpu_count() if options.workers is None else options.workers,
-        parse(ProcessOptions, conf, section="node", file=config.path), logger_for(conf, options.name),
-        options.drain_timeout, options.stale_worker_timeout, os.path.join(config.here, options.run_dir))
+        parse(ProcessOptions, conf, section="node", file=config.path), logger,
+        options.drain_timeout, options.stale_worker_timeout, os.path.join(config.here, options.run_dir),
+        _background(options, services, logger, config))
+
+
+def _background(options: NodeOptions, services: tuple[Service, ...], logger: logging.Logger,
+                config: Configuration) -> Background | None:
+    """The daemons of a node; None when it is to have none. Raises ConfigError."""
+    names = set(options.background)
+    if not names or names <= {"none", "no", "off", "false"}:
+        return None
+    unknown = sorted(names - set(DAEMONS) - {"auto"})
+    if unknown:
+        raise ConfigError(f"expected auto, none, or names of daemons: {', '.join(DAEMONS)}", file=config.path,
+                          section="node", option="background", value=unknown[0])
+    wanted = wanted_of_node(services, None if "auto" in names else names)
+    return Background(wanted, services, logger, options.background_nice) if wanted else None
 
 
 def _named(service: Service, node: str) -> Service:

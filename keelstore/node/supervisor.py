@@ -93,6 +93,7 @@ class Supervisor:
         self._inherited = inherited or Inherited()
         self._bound: list[tuple[Any, tuple[str, int], socket.socket]] = []
         self._slots: list[_Slot] = []
+        self._background: _Slot | None = _Slot(-1) if program.background is not None else None
         self._old = {pid: _Old(deadline) for pid, deadline in self._inherited.old.items()}
         self._lock: daemon.ProcessLock | None = None
         self._trial: subprocess.Popen[bytes] | None = None
@@ -113,6 +114,8 @@ class Supervisor:
             return 0
         daemon.drop_privileges(self.program.process.user)
         daemon.raise_limits()
+        if self.program.background is not None:
+            self.program.background.open()
         self._counts = listeners.Counts(max(1, self.program.workers), len(self._bound))
         gc.collect()
         gc.freeze()  # so that collections in the workers do not touch, and so copy, the pages that all share
@@ -124,6 +127,8 @@ class Supervisor:
         if not self._wait_until_ready() and not self._old:
             self._stop_all(signal.SIGKILL)
             return 1
+        if self._background is not None:
+            self._start_background(self._background)
         while True:
             self._write_state()
             received = signal.sigtimedwait(_SIGNALS, self._time_to_wait())
@@ -191,6 +196,22 @@ class Supervisor:
         os.close(writer)
         slot.pid, slot.started, slot.due, slot.ready_fd = pid, time.monotonic(), None, reader
 
+    def _start_background(self, slot: _Slot) -> None:
+        """Fork the process of the node's daemons."""
+        assert self.program.background is not None
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                for _, _, sock in self._bound:
+                    sock.close()
+                self.program.background.run(parent)
+            except BaseException:
+                self.log.exception("the daemons' process failed")
+            finally:
+                worker.leave(1)
+        slot.pid, slot.started, slot.due = pid, time.monotonic(), None
+
     def _wait_until_ready(self) -> bool:
         """Until every slot serves. False: one of them ended, or did not serve in time."""
         deadline = time.monotonic() + _READY_S
@@ -231,11 +252,12 @@ class Supervisor:
         if self._old.pop(pid, None) is not None:
             self.log.info("old worker %d has finished", pid)
             return
-        for slot in self._slots:
+        for slot in self._everybody():
             if slot.pid != pid:
                 continue
             slot.pid = 0
-            self._counts.reset(slot.number, alive=False)
+            if slot.number >= 0:
+                self._counts.reset(slot.number, alive=False)
             if slot.ready_fd >= 0:
                 os.close(slot.ready_fd)
                 slot.ready_fd = -1
@@ -244,10 +266,14 @@ class Supervisor:
             delay = _DELAYS_S[min(slot.failures, len(_DELAYS_S) - 1)]
             slot.due = time.monotonic() + delay
             how = f"signal {-code}" if code < 0 else f"status {code}"
-            self.log.warning("worker %d ended (%s), starting another in %.1f s", pid, how, delay)
+            what = "worker" if slot.number >= 0 else "the daemons' process"
+            self.log.warning("%s %d ended (%s), starting another in %.1f s", what, pid, how, delay)
+
+    def _everybody(self) -> list[_Slot]:
+        return self._slots if self._background is None else [*self._slots, self._background]
 
     def _time_to_wait(self) -> float:
-        moments = [slot.due for slot in self._slots if slot.due is not None]
+        moments = [slot.due for slot in self._everybody() if slot.due is not None]
         moments += [old.deadline for old in self._old.values()]
         if self._trial is not None:
             moments.append(self._trial_deadline)
@@ -258,9 +284,12 @@ class Supervisor:
 
     def _do_what_is_due(self) -> None:
         now = time.monotonic()
-        for slot in self._slots:
+        for slot in self._everybody():
             if slot.due is not None and slot.due <= now:
-                self._start(slot)
+                if slot.number >= 0:
+                    self._start(slot)
+                else:
+                    self._start_background(slot)
         self._check_ready()
         for pid, old in list(self._old.items()):
             if self._serves and not old.told:
@@ -292,8 +321,8 @@ class Supervisor:
         return 0
 
     def _stop_all(self, number: int) -> None:
-        left = {slot.pid for slot in self._slots if slot.pid} | set(self._old)
-        for slot in self._slots:
+        left = {slot.pid for slot in self._everybody() if slot.pid} | set(self._old)
+        for slot in self._everybody():
             slot.pid = 0
         self._old.clear()
         deadline = time.monotonic() + self.program.drain_timeout_s + 2
@@ -335,7 +364,7 @@ class Supervisor:
 
     def _execute(self) -> None:
         deadline = time.monotonic() + self.program.stale_worker_timeout_s
-        old = {slot.pid: deadline for slot in self._slots if slot.pid}
+        old = {slot.pid: deadline for slot in self._everybody() if slot.pid}
         old.update((pid, entry.deadline) for pid, entry in self._old.items())
         fds = [sock.fileno() for _, _, sock in self._bound]
         lock = self._lock.fd if self._lock else -1
@@ -364,6 +393,8 @@ class Supervisor:
             "serves": self._serves, "wanted_workers": self.program.workers,
             "workers": [[pid, daemon.start_time(pid)] for pid in workers],
             "old_workers": [[pid, daemon.start_time(pid)] for pid in self._old],
+            "background": [[pid, daemon.start_time(pid)] for pid in (self._background.pid,) if pid]
+            if self._background is not None else [],
             "roles": [[service.kind, *address] for service, address, _ in self._bound],
         }
         if state != getattr(self, "_state", None):

@@ -39,6 +39,11 @@ def serve(program: Program, bound: Bound, counts: Counts, number: int, ready_fd:
     if problem:
         program.logger.warning("priority not as configured: %s", problem)
     counts.reset(number)
+    if program.background is not None:
+        if parent is None:
+            program.background.start()  # everything in this one process
+        else:
+            program.background.attach()
     servers = []
     for index, (service, address, sock) in enumerate(bound):
         listener: Any = sock if service.ssl_context else SharedListener(sock, counts, number, index)

@@ -122,7 +122,11 @@ class Store:
         return [int(pid) for pid, _ in self.state(number)["workers"]]
 
     def pids(self, number: int = 1) -> list[int]:
-        return [self.supervisor(number), *self.worker_pids(number)]
+        return [self.supervisor(number), *self.worker_pids(number), *self.background_pids(number)]
+
+    def background_pids(self, number: int = 1) -> list[int]:
+        """The process of a node's daemons."""
+        return [int(pid) for pid, _ in self.state(number)["background"]]
 
     def signal(self, pids: Sequence[int], what: signal.Signals) -> None:
         for pid in pids:

@@ -97,7 +97,7 @@ def test_status_tells_what_the_contract_asks_for(store: Store) -> None:
     assert [policy["name"] for policy in status["policies"]] == ["gold", "silver", "ec42"]
     (node,) = status["nodes"]
     assert node["alive"] and node["address"] == f"127.0.0.1:{store.port}" and len(node["workers"]) == 2
-    assert sorted(status["pids"]) == sorted([node["pid"], *node["workers"]])
+    assert sorted(status["pids"]) == sorted([node["pid"], *node["workers"], *node["background"]])
     assert all(daemon.start_time(pid) for pid in status["pids"])
     assert store.command("status").returncode == 0
 

@@ -75,7 +75,7 @@ def test_what_is_due_goes_and_nothing_else(cluster: InProcessCluster, daemons: D
     expirer.run_once()
     assert listed(cluster) == ["later", "never", "soon"] and expirer.counts["objects"] == 0
     later(daemons, monkeypatch, 20)
-    assert list(expirer.dry_run())[0].startswith("delete /a/c/soon, due ")
+    assert next(iter(expirer.dry_run())).startswith("delete /a/c/soon, due ")
     expirer.run_once()
     assert expirer.counts["objects"] == 1
     assert listed(cluster) == ["later", "never"]

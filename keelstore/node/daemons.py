@@ -1,0 +1,256 @@
+"""From the sections of configuration files to daemons: which there are, whose file has their section, how each is made.
+
+``DAEMONS`` names them all. A daemon of a role has its section in the role's configuration file, as the field has it:
+``[object-updater]`` in ``object-server.conf``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from keelstore.common import wsgi
+from keelstore.common.backend import Backend
+from keelstore.common.cluster import Cluster, load_cluster
+from keelstore.common.daemon_frame import Daemon, World
+from keelstore.common.errors import ConfigError
+from keelstore.common.internal import InternalClient
+from keelstore.common.logs import logger_for
+from keelstore.common.options import parse
+from keelstore.common.paste_config import Configuration, pipeline_of, read_config
+from keelstore.common.policy import Policy
+from keelstore.common.recon_cache import ReconCache
+from keelstore.common.ring.ring import RingFile
+from keelstore.common.stats import stats_for
+
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A daemon that there is. ``options`` and ``make`` are looked up when they are needed: module:name."""
+
+    name: str
+    role: str
+    options: str
+    make: Callable[[Parts, Any], Daemon]
+    patterns: tuple[str, ...] = ()  # beginnings of option names that belong to it besides those of its class
+
+    def options_class(self) -> type:
+        module, _, name = self.options.partition(":")
+        found: type = getattr(importlib.import_module(module), name)
+        return found
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A daemon that a configuration asks for; its options are checked."""
+
+    kind: Kind
+    config: Configuration
+    options: Any
+    addresses: tuple[Address, ...]  # where the servers of its role listen on this host
+    is_node: bool = False  # one of several in a node
+
+    @property
+    def name(self) -> str:
+        return self.kind.name
+
+    @property
+    def conf(self) -> dict[str, str]:
+        return {**self.config.defaults, **self.config.sections.get(self.name, {})}
+
+
+# -- from configuration ------------------------------------------------------------------------------------------------
+
+
+def wanted(kind: Kind, config: Configuration, addresses: Sequence[Address], is_node: bool = False) -> Wanted:
+    """Raises ConfigError: for an option that is wrong, or when there is no section and it is to run by itself."""
+    conf = config.merged(kind.name) if not is_node else {**config.defaults, **config.sections.get(kind.name, {})}
+    cls = kind.options_class()
+    options: Any = parse(cls, conf, section=kind.name, file=config.path)
+    own = [name for name in config.sections.get(kind.name, {}) if not name.startswith(kind.patterns or ("\0",))]
+    wsgi.warn_of_unknown_in(own, (cls,), config.path, kind.name)
+    return Wanted(kind, config, options, tuple(addresses), is_node)
+
+
+def wanted_of_node(services: Iterable[wsgi.Service], names: Collection[str] | None) -> list[Wanted]:
+    """The daemons of a node: of every role that it serves, or those of ``names``. Raises ConfigError."""
+    found = []
+    for service in services:
+        addresses = addresses_of(service.addresses)
+        for kind in DAEMONS.values():
+            if kind.role == service.kind and (names is None or kind.name in names):
+                found.append(wanted(kind, service.config, addresses, is_node=True))
+    return found
+
+
+def addresses_of(listening: Iterable[Address]) -> list[Address]:
+    """The addresses under which a ring may know servers that listen there."""
+    return [known for address in listening for known in wsgi.reached_as(address)]
+
+
+def own_addresses(config: Configuration, cluster: Cluster, role: str) -> list[Address]:
+    """As ``addresses_of``, of the server whose configuration a daemon shares while that may not run."""
+    options = parse(wsgi.ListenOptions, config.defaults, section="DEFAULT", file=config.path)
+    port = options.bind_port or {"object": 6200, "container": 6201, "account": 6202}[role]
+    ip = config.defaults.get("ring_ip") or options.bind_ip
+    if ip:
+        return addresses_of([(ip, port)])
+    return [(own, port) for own in sorted(wsgi.own_addresses() | {"127.0.0.1"})]
+
+
+# -- what daemons are made from ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Parts:
+    """What the daemons of one process share. Made after the fork."""
+
+    _rings: dict[str, RingFile] = field(default_factory=dict)
+    _backends: dict[float, Backend] = field(default_factory=dict)
+    _apps: dict[str, Any] = field(default_factory=dict)
+
+    def make(self, what: Wanted) -> Daemon:
+        """Raises ConfigError, RingError."""
+        return what.kind.make(self, what)
+
+    def world(self, what: Wanted) -> World:
+        conf = what.conf
+        logger = logger_for(conf, what.name)
+        directory = what.options.recon_cache_path
+        recon = None
+        try:
+            os.makedirs(directory, exist_ok=True)
+            recon = ReconCache(directory, logger)
+        except OSError as error:
+            logger.warning("%s cannot be made (%s): recon will not know of this daemon", directory, error.strerror)
+        return World(logger, recon=recon, stats=stats_for(conf, conf.get("log_name") or what.name))
+
+    def cluster(self, what: Wanted) -> Cluster:
+        return load_cluster(what.options.swift_dir)
+
+    def ring(self, cluster: Cluster, name: str) -> RingFile:
+        path = cluster.ring_path(name)
+        if path not in self._rings:
+            if not os.path.exists(path):
+                raise ConfigError("the ring file is missing", file=path)
+            self._rings[path] = RingFile(path)
+        return self._rings[path]
+
+    def rings(self, cluster: Cluster) -> RingsOf:
+        return RingsOf(self, cluster)
+
+    def backend(self, what: Wanted) -> Backend:
+        timeout = float(what.options.conn_timeout)
+        if timeout not in self._backends:
+            self._backends[timeout] = Backend(conn_timeout_s=timeout)
+        return self._backends[timeout]
+
+    def internal_client(self, what: Wanted, tries: int) -> InternalClient:
+        """Requests through a pipeline in this process. Raises ConfigError."""
+        path = what.options.internal_client_conf_path
+        if not path:
+            path = os.path.join(what.options.swift_dir, "internal-client.conf")
+            path = path if os.path.exists(path) else ""
+        key = path or what.options.swift_dir
+        if key not in self._apps:
+            config = read_config(path) if path else _internal_configuration(what)
+            filters, app = pipeline_of(config)
+            self._apps[key] = wsgi.build(filters, app, config)
+        return InternalClient(self._apps[key], f"{what.name} {os.getpid()}", tries, use_replication_network=True)
+
+
+@dataclass
+class RingsOf:
+    """The rings of a cluster, each opened when it is first asked for."""
+
+    parts: Parts
+    cluster: Cluster
+
+    @property
+    def account(self) -> RingFile:
+        return self.parts.ring(self.cluster, "account")
+
+    @property
+    def container(self) -> RingFile:
+        return self.parts.ring(self.cluster, "container")
+
+    def object(self, policy: Policy) -> RingFile:
+        return self.parts.ring(self.cluster, policy.ring_name)
+
+
+def _internal_configuration(what: Wanted) -> Configuration:
+    """The pipeline of a daemon that has no file for it: a cache of its own, and the proxy."""
+    inherited = {name: value for name, value in what.conf.items() if name.startswith(("log_", "statsd_"))}
+    defaults = {**inherited, "swift_dir": what.options.swift_dir, "here": what.options.swift_dir, "log_level": "WARNING",
+                "log_name": what.name}
+    return Configuration("", defaults, {
+        "pipeline:main": {"pipeline": "catch_errors cache proxy-server"},
+        "filter:catch_errors": {"use": "egg:keelstore#catch_errors"},
+        "filter:cache": {"use": "egg:keelstore#memcache", "embedded_cache_slots": "1024"},
+        "app:proxy-server": {"use": "egg:keelstore#proxy", "account_autocreate": "true",
+                             "allow_account_management": "true", "allow_open_expired": "true"},
+    })
+
+
+# -- each of them ------------------------------------------------------------------------------------------------------
+
+
+def _object_updater(parts: Parts, what: Wanted) -> Daemon:
+    from keelstore.obj.updater import ObjectUpdater
+
+    cluster = parts.cluster(what)
+    return ObjectUpdater(what.options, parts.world(what), parts.ring(cluster, "container"), cluster.hash_path,
+                         parts.backend(what), [policy.index for policy in cluster.policies])
+
+
+def _object_expirer(parts: Parts, what: Wanted) -> Daemon:
+    from keelstore.obj.expirer import ObjectExpirer
+    from keelstore.obj.expiry_queue import Delays, Share
+
+    cluster = parts.cluster(what)
+    ring = parts.ring(cluster, "container")
+    options = what.options
+    if options.processes and options.process >= options.processes:
+        raise ConfigError("expected a number below that of processes", file=what.config.path, section=what.name,
+                          option="process", value=str(options.process))
+    own = {ip for ip, _ in what.addresses}
+
+    def share_of_node() -> Share:
+        """One share for each host of the container ring, which all nodes see alike."""
+        hosts = sorted({node.replication_ip for node in ring.current().nodes})
+        mine = next((index for index, ip in enumerate(hosts) if ip in own), None)
+        return Share() if mine is None else Share(mine, len(hosts))
+
+    share = share_of_node if what.is_node and not options.processes else None
+    return ObjectExpirer(options, parts.world(what), parts.internal_client(what, options.request_tries), ring,
+                         cluster.hash_path, parts.backend(what), Delays.parse(what.conf, what.name), share)
+
+
+def _container_updater(parts: Parts, what: Wanted) -> Daemon:
+    from keelstore.container.updater import ContainerUpdater
+
+    cluster = parts.cluster(what)
+    return ContainerUpdater(what.options, parts.world(what), parts.ring(cluster, "account"), cluster.hash_path,
+                            parts.backend(what))
+
+
+def _account_reaper(parts: Parts, what: Wanted) -> Daemon:
+    from keelstore.account.reaper import AccountReaper
+
+    cluster = parts.cluster(what)
+    addresses = what.addresses or own_addresses(what.config, cluster, "account")
+    return AccountReaper(what.options, parts.world(what), parts.rings(cluster), cluster, parts.backend(what), addresses)
+
+
+DAEMONS = {kind.name: kind for kind in (
+    Kind("account-reaper", "account", "keelstore.account.options:AccountReaperOptions", _account_reaper),
+    Kind("container-updater", "container", "keelstore.container.options:ContainerUpdaterOptions", _container_updater),
+    Kind("object-updater", "object", "keelstore.obj.options:ObjectUpdaterOptions", _object_updater),
+    Kind("object-expirer", "object", "keelstore.obj.options:ObjectExpirerOptions", _object_expirer,
+         patterns=("delay_reaping_",)),
+)}
