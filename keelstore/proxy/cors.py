@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from keelstore.common.http import Response, call_app
-from keelstore.common.info import ContainerInfo
+from keelstore.common.info import ContainerInfo, container_info
+from keelstore.common.names import RESERVED, is_reserved
 from keelstore.proxy.request import ProxyRequest, Verb
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ def decorate(app: ProxyApp, request: ProxyRequest, answer: Any) -> Any:
     if not origin or not request.container:
         return answer
     info = app.container_info(request)
+    if is_reserved(request.container):  # of versions, say: what its container allows is meant for them too
+        info = container_info(request.environ, app.info_app, request.account, request.container.rpartition(RESERVED)[2])
     if app.options.strict_cors_mode and not is_allowed(app, info, origin):
         return answer
     response = answer if isinstance(answer, Response) else call_app(answer, request.environ)

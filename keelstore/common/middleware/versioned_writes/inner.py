@@ -57,8 +57,6 @@ class Inner:
                           source=self.source, pre_authed=pre_authed)
         made["HTTP_X_BACKEND_ALLOW_RESERVED_NAMES"] = "true"
         made.pop(ACL, None)
-        if pre_authed:
-            made.pop("HTTP_ORIGIN", None)
         if extra:
             made.update(extra)
         return call_app(self.app, made)

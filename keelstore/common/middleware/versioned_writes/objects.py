@@ -349,8 +349,7 @@ class Objects:
         })
         listed = f"{etag}; slo_etag={slo_etag}" if slo_etag else EMPTY_MD5
         headers[OVERRIDE_ETAG] = "; ".join([listed, *link_parameters(headers)])
-        origin = {"HTTP_ORIGIN": environ["HTTP_ORIGIN"]} if "HTTP_ORIGIN" in environ else None
-        return self.inner.ask(environ, "PUT", request.path, headers, extra=origin)
+        return self.inner.ask(environ, "PUT", request.path, headers)
 
 
 class _Counted:

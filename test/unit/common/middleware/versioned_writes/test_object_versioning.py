@@ -391,6 +391,18 @@ def test_security_S51_a_version_that_is_a_link_is_followed_with_the_readers_righ
     assert answer.status == 403 and b"secret" not in answer.body
 
 
+def test_scripts_may_read_versions_as_their_container_allows(versioned: Any) -> None:
+    versioned.ask("POST", "/c", {"X-Container-Meta-Access-Control-Allow-Origin": "http://good"})
+    version_id = versioned.put("/c/o", b"1").headers[ID]
+    for origin, allowed in (("http://good", "http://good"), ("http://bad", None)):
+        for method, query in (("PUT", ""), ("GET", ""), ("HEAD", f"version-id={version_id}"), ("POST", ""),
+                              ("PUT", f"version-id={version_id}"), ("DELETE", "")):
+            answer = versioned.ask(method, "/c/o", {"Origin": origin}, query=query)
+            assert answer.headers.get("Access-Control-Allow-Origin") == allowed, (method, query)
+    gone = versioned.ask("DELETE", "/c/o", {"Origin": "http://good"}, query=f"version-id={version_id}")
+    assert gone.headers["Access-Control-Allow-Origin"] == "http://good"
+
+
 # -- rights ------------------------------------------------------------------------------------------------------------
 
 
