@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from keelstore.account.options import AccountServerOptions
+from keelstore.account.options import AccountReaperOptions, AccountServerOptions
 from keelstore.cli.layout import OFFSETS
 from keelstore.common.daemon import ProcessOptions
 from keelstore.common.httpserver import ServerOptions
@@ -38,9 +38,9 @@ from keelstore.common.middleware.tempauth import TempAuthOptions
 from keelstore.common.options import OptionDoc, document
 from keelstore.common.stats import StatsdOptions
 from keelstore.common.wsgi import ListenOptions
-from keelstore.container.options import ContainerServerOptions
+from keelstore.container.options import ContainerServerOptions, ContainerUpdaterOptions
 from keelstore.node.roles import NodeOptions
-from keelstore.obj.options import ObjectServerOptions
+from keelstore.obj.options import ObjectExpirerOptions, ObjectServerOptions, ObjectUpdaterOptions
 from keelstore.proxy.options import PolicyOptions, ProxyOptions
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -70,13 +70,14 @@ def _filter(name: str, entry: str, cls: type, note: str = "", text: str = "") ->
     return Section(f"filter:{name}", (cls,), f"use = egg:keelstore#{entry}\n{text}", note)
 
 
-def _storage(kind: str, cls: type) -> Sample:
+def _storage(kind: str, cls: type, *daemons: tuple[str, type, str]) -> Sample:
     return Sample(f"{kind}-server.conf", f"The {kind} server.", (
         Section("DEFAULT", DEFAULT, f"bind_port = {8080 - OFFSETS[kind]}\n"),
         Section("pipeline:main", text=f"pipeline = healthcheck recon {kind}-server\n"),
         Section(f"app:{kind}-server", (cls,), f"use = egg:keelstore#{kind}\n"),
         _filter("healthcheck", "healthcheck", HealthcheckOptions),
         _filter("recon", "recon", ReconOptions),
+        *(Section(name, (options,), note=note) for name, options, note in daemons),
     ))
 
 
@@ -136,9 +137,15 @@ SAMPLES = (
                 "# key_id =\n# password =\n# meta_version_to_write = 3\n"),
         _filter("encryption", "encryption", EncryptionOptions),
     )),
-    _storage("account", AccountServerOptions),
-    _storage("container", ContainerServerOptions),
-    _storage("object", ObjectServerOptions),
+    _storage("account", AccountServerOptions,
+             ("account-reaper", AccountReaperOptions, "Removes the content of deleted accounts.")),
+    _storage("container", ContainerServerOptions,
+             ("container-updater", ContainerUpdaterOptions, "Tells accounts what their containers hold.")),
+    _storage("object", ObjectServerOptions,
+             ("object-updater", ObjectUpdaterOptions, "Sends the container updates that a server could not deliver."),
+             ("object-expirer", ObjectExpirerOptions,
+              "Deletes objects whose time has come. How much longer those of an account or container stay: "
+              "delay_reaping_ACCOUNT or delay_reaping_ACCOUNT/CONTAINER (URL-quoted) = seconds.")),
 )
 
 

@@ -187,6 +187,6 @@ def document(cls: type) -> list[OptionDoc]:
         elif isinstance(default, tuple):
             text = ", ".join(default)
         else:
-            text = f"{default:g}" if isinstance(default, float) else str(default)
+            text = f"{default:.12g}" if isinstance(default, float) else str(default)
         docs.append(OptionDoc((field.metadata["names"] or (field.name,))[0], text, field.metadata["help"]))
     return docs
