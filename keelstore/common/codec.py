@@ -46,9 +46,10 @@ class Codec:
         if ndata + nparity > MAX_FRAGMENTS:
             raise ConfigError(f"{ndata} + {nparity} fragments are more than {MAX_FRAGMENTS}")
         try:
-            self._driver: Any = ECDriver(k=ndata, m=nparity, ec_type=scheme)
-            self.min_parity = int(self._driver.min_parity_fragments_needed())
-            self._name_in_fragments = self._driver.get_metadata(self._driver.encode(b"x")[0], 1)["backend_id"]
+            driver: Any = ECDriver(k=ndata, m=nparity, ec_type=scheme)
+            self._driver = driver
+            self.min_parity = int(driver.min_parity_fragments_needed())
+            self._name_in_fragments = driver.get_metadata(driver.encode(b"x")[0], 1)["backend_id"]
         except ECDriverError as error:
             raise ConfigError(f"the erasure code {scheme} {ndata}+{nparity} cannot be run: {error}") from None
 

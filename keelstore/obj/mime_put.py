@@ -159,6 +159,22 @@ class MimeDocuments:
             raise BadRequest("invalid JSON for footer doc")
         return Headers(values)
 
+    def commit(self) -> None:
+        """Read the document that confirms the write, first of a new body. Raises BadRequest; RequestError 500 when it
+        is another; ClientDisconnect and ClientTimeout when there is none.
+        """
+        self._held = b""
+        try:
+            headers = self.headers()
+            if headers.get("X-Document", "").lower() != "put commit":
+                raise RequestError("not a commit document", status=500)
+            self.small_body(MAX_HEADERS)
+        except ClientDisconnect as error:
+            if error.__cause__ is not None or not getattr(self._source, "ended", True):
+                raise
+            raise BadRequest("couldn't find PUT commit MIME doc") from None
+        self.drain()
+
     def drain(self) -> None:
         """Read what is left of the body, so that the connection can be used again. Bounded by what the framing allows."""
         self._held = b""

@@ -32,14 +32,16 @@ if TYPE_CHECKING:
     from keelstore.obj.server import ObjectServer
 
 SMALL = 65536  # bytes of a body that is read whole and written in one visit to a disk thread
+_CONTINUE = (("X-Obj-Metadata-Footer", "yes"),)
+_CONTINUE_TWO_PHASE = (*_CONTINUE, ("X-Obj-Multiphase-Commit", "yes"))
 EMPTY_MD5 = md5(usedforsecurity=False).hexdigest()
 
 
 class Put:
     """One PUT request; ``run`` gives its answer."""
 
-    __slots__ = ("environ", "fragment", "is_durable", "names", "old_delete_at", "part_power", "place", "request",
-                 "server", "timestamp")  # fmt: skip
+    __slots__ = ("environ", "fragment", "is_durable", "names", "old_delete_at", "part_power", "place", "policy",
+                 "request", "server", "timestamp")  # fmt: skip
 
     def __init__(self, server: ObjectServer, request: Request):
         self.server, self.request, self.environ = server, request, request.environ
@@ -53,10 +55,15 @@ class Put:
         self.part_power = next_part_power(environ)
         self.place = server.place(policy, names)
         self.names = (names.account, names.container, names.obj)
+        self.policy = policy
         self.fragment, self.is_durable = server.fragment_of(request, policy)
         self.old_delete_at: int | None = None
+        has_documents = ("HTTP_X_BACKEND_OBJ_METADATA_FOOTER" in environ
+                         or "HTTP_X_BACKEND_OBJ_MULTIPHASE_COMMIT" in environ)
+        if not has_documents and self.fragment is None and policy.stores_fragments:
+            raise BadRequest("No fragment index")
         self._check_existing()
-        if "HTTP_X_BACKEND_OBJ_METADATA_FOOTER" in environ or "HTTP_X_BACKEND_OBJ_MULTIPHASE_COMMIT" in environ:
+        if has_documents:
             metadata, footer = self._store_mime(size)
         elif size is not None and size <= SMALL:
             metadata, footer = self._store_small(size), None
@@ -204,8 +211,11 @@ class Put:
 
     def _store_mime(self, size: int | None) -> tuple[dict[str, str], Headers]:
         environ, server = self.environ, self.server
-        if "HTTP_X_BACKEND_OBJ_MULTIPHASE_COMMIT" in environ:
-            raise RequestError("Two-phase commit is for erasure coded policies.", status=501)
+        is_two_phase = self.request.is_true_header("X-Backend-Obj-Multiphase-Commit")
+        if is_two_phase:
+            if not self.policy.stores_fragments:
+                raise RequestError("Two-phase commit is for erasure coded policies.", status=501)
+            self.is_durable = False
         boundary = environ.get("HTTP_X_BACKEND_OBJ_MULTIPART_MIME_BOUNDARY")
         if not boundary:
             raise BadRequest("no MIME boundary")
@@ -214,7 +224,7 @@ class Put:
         source = environ["wsgi.input"]
         set_headers = getattr(source, "set_continue_headers", None)
         if set_headers is not None:
-            set_headers((("X-Obj-Metadata-Footer", "yes"),))
+            set_headers(_CONTINUE_TWO_PHASE if is_two_phase else _CONTINUE)
         documents = MimeDocuments(source, boundary, server.options.network_chunk_size)
         limit = server.cluster.limits.max_file_size
         footers = []
@@ -236,10 +246,17 @@ class Put:
             documents.drain()
             footers.append(footer)
             self._check_etag(etag, footer)
+            if self.policy.stores_fragments:
+                self.fragment = self.server.fragment_index(footer.get("X-Object-Sysmeta-Ec-Frag-Index"), self.policy)
             return self._metadata(received, etag, footer)
 
         # A proxy in this process has hashed the whole body before it sends the footer, which the body ends with.
         metadata = self._receive(pieces(), expected, DIGEST not in environ, finish)
+        if is_two_phase:  # the fragment is on disk; until the proxy confirms that enough others are, it does not count
+            assert self.fragment is not None
+            source.send_continue()
+            documents.commit()
+            server.store.make_durable(self.place, self.timestamp, self.fragment, next_part_power=self.part_power)
         return metadata, footers[0]
 
     # -- afterwards ----------------------------------------------------------------------------------------------------
@@ -250,7 +267,8 @@ class Put:
         delete_at = environ.get("HTTP_X_DELETE_AT")
         if (delete_at or self.old_delete_at) and not self.request.is_true_header("X-Backend-Replication"):
             self.server.requeue(self.request, self.place, self.names, self.old_delete_at,
-                                int(delete_at) if delete_at else None, metadata["Content-Length"])
+                                int(delete_at) if delete_at else None,
+                                metadata.get("X-Object-Sysmeta-Ec-Content-Length") or metadata["Content-Length"])
         if environ.get("HTTP_X_CONTAINER_PARTITION"):
             headers = Headers()
             dict.update(headers, {

@@ -13,8 +13,11 @@ from keelstore.common import fs
 from keelstore.common.concurrency import on_disk_thread, sleep
 from keelstore.common.errors import ObjectCorrupt
 from keelstore.common.timestamp import Timestamp
+from keelstore.obj import attributes
 from keelstore.obj.fileset import FileSet
 from keelstore.obj.place import Place
+
+CHECK_SIZE = 524288  # bytes read at once to check a file
 
 Quarantine = Callable[[Place, str], None]
 
@@ -58,6 +61,11 @@ class StoredObject:
         delete_at = self.delete_at
         return delete_at is not None and delete_at <= now
 
+    def add_checksum(self) -> None:
+        """Give its metadata the checksum that an old writer left out. Raises OSError, StorageError."""
+        if not attributes.is_checksummed(self._fd):
+            attributes.add_checksum(self._fd)
+
     def close(self) -> None:
         """Safe to call again."""
         fd, self._fd = self._fd, -1
@@ -80,23 +88,42 @@ class StoredObject:
             raise self._corrupt(f"ends after {offset} of {self.size} bytes")
         return data
 
-    def read_all(self, validation: Validation) -> bytes:
-        """The whole body of a small object; closes it. A wrong MD5 quarantines it, but the data is given."""
+    def check_first(self, validation: Validation) -> None:
+        """Read the whole and check its MD5, where that is due, before anything of it is given. Raises ObjectCorrupt:
+        quarantined.
+        """
+        if self.size and validation.is_due(self):
+            try:
+                digest = on_disk_thread(self.place.device, _digest_of, self._fd, self.size)
+            except OSError as error:
+                raise self._corrupt(f"cannot be read: {error}") from error
+            if digest != self.metadata.get("ETag"):
+                raise self._corrupt(f"MD5 is {digest}, not {self.metadata.get('ETag')}")
+            validation.passed(self)
+
+    def read_all(self, validation: Validation, gives_wrong: bool = True) -> bytes:
+        """The whole body of a small object; closes it. A wrong MD5 quarantines it, but the data is given, or
+        ObjectCorrupt raised unless ``gives_wrong``.
+        """
         try:
             data = self._read(self.size, 0) if self.size else b""
             while len(data) < self.size:
                 data += self._read(self.size - len(data), len(data))
             if validation.is_due(self):
-                self._check(md5(data, usedforsecurity=False).hexdigest(), validation)
+                is_right = self._check(md5(data, usedforsecurity=False).hexdigest(), validation)
+                if not is_right and not gives_wrong:
+                    raise ObjectCorrupt(f"{self.place.directory}: wrong MD5")
             return data
         finally:
             self.close()
 
-    def _check(self, digest: str, validation: Validation) -> None:
-        if digest == self.metadata.get("ETag"):
+    def _check(self, digest: str, validation: Validation) -> bool:
+        is_right = digest == self.metadata.get("ETag")
+        if is_right:
             validation.passed(self)
         else:
             self._quarantine(self.place, f"MD5 is {digest}, not {self.metadata.get('ETag')}")
+        return is_right
 
     def body(self, start: int, stop: int, validation: Validation, chunk_size: int = 65536, keep_cache: bool = True,
              cooperative_period: int = 0) -> Body:
@@ -109,6 +136,18 @@ class StoredObject:
             data = self._read(min(stop - start, chunk_size), start)
             start += len(data)
             yield data
+
+
+def _digest_of(fd: int, size: int) -> str:
+    """The hex MD5 of a file's first ``size`` bytes. Waits for the disk."""
+    found, at = md5(usedforsecurity=False), 0
+    while at < size:
+        data = os.pread(fd, min(CHECK_SIZE, size - at), at)
+        if not data:
+            break
+        found.update(data)
+        at += len(data)
+    return found.hexdigest()
 
 
 class Validation:

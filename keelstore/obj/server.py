@@ -126,11 +126,15 @@ class ObjectServer(StorageServer):
         if text is None or text == "None":
             text = request.environ.get("HTTP_X_OBJECT_SYSMETA_EC_FRAG_INDEX") if request.method == "PUT" else None
         is_durable = not request.is_true_header("X-Backend-No-Commit")
-        if text is None:
-            return None, is_durable
-        if not (text.isascii() and text.isdigit()) or int(text[:6]) >= policy.fragments:
-            raise BadRequest(f"Invalid fragment index {text[:20]!r}")
-        return int(text), is_durable
+        return (None if text is None else self.fragment_index(text, policy)), is_durable
+
+    @staticmethod
+    def fragment_index(text: str | None, policy: Policy) -> int:
+        """Raises BadRequest for what is none of the policy's."""
+        count = policy.fragments if isinstance(policy, ErasureCodingPolicy) else 0
+        if not text or not (text.isascii() and text.isdigit()) or int(text[:6]) >= count:
+            raise BadRequest(f"Invalid fragment index {(text or '')[:20]!r}")
+        return int(text)
 
     def ring(self, policy: Policy) -> Ring | None:
         """The ring of a policy, None where it cannot be had: an object server serves without it."""

@@ -290,6 +290,14 @@ class ObjectStore:
         """Make a flushed upload the object, durably. Raises as :meth:`write`."""
         upload.commit(self._data_publication(place, timestamp, next_part_power, fragment, is_durable), metadata)
 
+    def make_durable(self, place: Place, timestamp: Timestamp, fragment: int, *,
+                     next_part_power: int | None = None) -> None:
+        """Second phase of storing a fragment: enough others are stored too. Raises ObjectStateChanged, LockTimeout,
+        OSError.
+        """
+        on_disk(place.device, writer.commit_fragment, place, self.rules(place.fragments), self.clock(), timestamp,
+                fragment, next_part_power)
+
     def write_meta(self, place: Place, timestamp: Timestamp, metadata: Mapping[str, str], *,
                    next_part_power: int | None = None) -> None:
         """Store what a POST changes; ``metadata`` may hold Content-Type with Content-Type-Timestamp. Raises as

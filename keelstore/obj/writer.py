@@ -19,16 +19,19 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Mapping
 from hashlib import md5
 from typing import Any
 
 from keelstore.common import fs
 from keelstore.common.concurrency import on_disk, on_disk_thread
-from keelstore.common.errors import DeviceFull, StorageError
-from keelstore.obj import attributes, hashes
-from keelstore.obj.hashdir import Rules, clean
-from keelstore.obj.layout import DATA, META, TOMBSTONE
+from keelstore.common.errors import DeviceFull, ObjectStateChanged, StorageError
+from keelstore.common.timestamp import Timestamp
+from keelstore.obj import attributes, hashes, layout
+from keelstore.obj.fileset import resolve
+from keelstore.obj.hashdir import Rules, clean, parse_names
+from keelstore.obj.layout import DATA, META, TOMBSTONE, StoredFile
 from keelstore.obj.place import Place
 
 log = logging.getLogger("keelstore.obj")
@@ -126,6 +129,50 @@ def _clean(directory: str, rules: Rules, now: float) -> None:
         pass
     except OSError as error:  # what is obsolete stays obsolete; the next visitor removes it
         log.error("cannot clean %s: %s", directory, error)
+
+
+def commit_fragment(place: Place, rules: Rules, now: float, timestamp: Timestamp, fragment: int,
+                    next_part_power: int | None) -> None:
+    """Give a fragment that was written without it the name that says that the whole object is there (``spec: on-disk
+    3.6``, step 7).
+
+    A crash before the rename is safe leaves a fragment that is not durable, as before; other nodes' say that it is.
+    It may be gone meanwhile, but only for something as new. Raises ObjectStateChanged when it is gone for nothing.
+    """
+    source, target = layout.data_name(timestamp, fragment, False), layout.data_name(timestamp, fragment, True)
+    try:
+        os.rename(f"{place.directory}/{source}", f"{place.directory}/{target}")
+    except FileNotFoundError:
+        if not _is_superseded(place, timestamp):
+            raise ObjectStateChanged(f"{place.directory}/{source} vanished before its commit") from None
+        return
+    hashes.invalidate(place.partition_path, place.suffix)
+    fs.sync_directory(place.directory)
+    if next_part_power is not None:
+        other = place.moved(next_part_power)
+        if other.directory != place.directory:
+            try:
+                os.rename(f"{other.directory}/{source}", f"{other.directory}/{target}")
+                hashes.invalidate(other.partition_path, other.suffix)
+                fs.sync_directory(other.directory)
+            except (OSError, StorageError) as error:  # the object itself is safe; the relinker will do it
+                log.warning("cannot commit %s/%s: %s", other.directory, source, error)
+            _clean(other.directory, rules, now)
+    _clean(place.directory, rules, now)
+
+
+def _is_superseded(place: Place, timestamp: Timestamp) -> bool:
+    try:
+        files = parse_names(os.listdir(place.directory), place.directory, place.fragments)
+    except FileNotFoundError:
+        return False
+    found = resolve(files, stores_fragments=True)
+    durable, tombstone = found.durable, _newest_tombstone(files)
+    return (durable is not None and durable >= timestamp) or (tombstone is not None and tombstone >= timestamp)
+
+
+def _newest_tombstone(files: list[StoredFile]) -> Timestamp | None:
+    return max((file.timestamp for file in files if file.kind == TOMBSTONE), default=None)
 
 
 def _start(place: Place, reserve: fs.Reserve, size: int | None, allocates: bool) -> tuple[fs.NewFile, tuple[str, ...]]:
