@@ -150,6 +150,7 @@ class Dlo:
                 return response
         source = SegmentSource(self.app, environ, base, SOURCE, "DLO MultipartGET")
         if not page.is_last:
+            response.app_iter = ()  # without a length, also to HEAD
             if request.method == "GET":
                 pieces = plan(_unchecked(self._all(environ, base, container, prefix, page)))
                 response.app_iter = _started(SegmentedBody(source, pieces, self.pace))
