@@ -88,8 +88,14 @@ class VersionsQuery:
         return found
 
     def of_marker(self) -> dict[str, str] | None:
-        """What to ask of the container itself to know of the name in whose versions the page begins."""
-        return {"format": "json", "limit": "1", "prefix": self.marker} if self.is_resumed else None
+        """What to ask of the container itself to know of the name in whose versions the page begins; None: nothing."""
+        name, end = self.marker, self.end_marker
+        if not self.is_resumed or not name.startswith(self.prefix) or (end and (name <= end if self.is_reverse else
+                                                                                name >= end)):
+            return None
+        if self.delimiter and self.delimiter in name[len(self.prefix):]:
+            return None
+        return {"format": "json", "limit": "1", "prefix": name}
 
     def of_hidden(self) -> dict[str, str]:
         """What to ask of the hidden container. NUL sorts before, and \\x01 after, all that follows an object's name."""
@@ -144,7 +150,7 @@ class VersionsPage:
         self._null_names: set[str] = set()
         self._subdirs: set[str] = set()
         self._hidden: list[tuple[str, Timestamp | None, Entry]] = []
-        self._hidden_is_full = False
+        self._hidden_is_full = self._has_hidden = False
 
     def add_marker(self, entries: list[Entry]) -> None:
         """The answer to ``of_marker``."""
@@ -175,6 +181,8 @@ class VersionsPage:
             self._nulls.append({**entry, "version_id": NULL, "is_latest": True})
 
     def add_hidden(self, entries: list[Entry]) -> None:
+        """The listing of the hidden container; not called when there is none."""
+        self._has_hidden = True
         self._hidden_is_full = len(entries) >= self.query.limit
         for entry in entries:
             if "subdir" in entry:
@@ -201,7 +209,8 @@ class VersionsPage:
             else:  # nothing is current: that is so because of a delete marker
                 is_latest = newest.get(name) == timestamp and entry.get("content_type") == MARKER_TYPE
             versions.append({**entry, "name": name, "version_id": timestamp.internal, "is_latest": is_latest})
-        versions = self._with_missing(versions)
+        if self._has_hidden:
+            versions = self._with_missing(versions)
         both = [*versions, *self._nulls] if self.query.is_reverse else [*self._nulls, *versions]
         both.sort(key=_name, reverse=self.query.is_reverse)  # stable: keeps the order of one name's versions
         return both[:self.query.limit]

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keelstore.common.errors import BadRequest, PreconditionFailed
@@ -106,12 +106,17 @@ def stores(draw: st.DrawFn) -> Names:
     return names
 
 
+few = settings(max_examples=50, deadline=None)
+
+
+@few
 @given(stores())
 def test_a_whole_listing_is_every_version_once(names: Names) -> None:
     assert keys(page_of(names, {})) == model(names)
     assert keys(page_of(names, {"reverse": "true"})) == model(names)[::-1]
 
 
+@few
 @given(stores(), st.integers(1, 4), st.booleans())
 def test_case_C05_pages_of_versions_hold_every_version_exactly_once(names: Names, limit: int, reverse: bool) -> None:
     params = {"limit": str(limit), **({"reverse": "true"} if reverse else {})}
@@ -128,6 +133,7 @@ def test_case_C05_pages_of_versions_hold_every_version_exactly_once(names: Names
         assert found == wanted
 
 
+@few
 @given(stores(), st.text("ab/", min_size=1, max_size=2))
 def test_markers_and_prefixes(names: Names, text: str) -> None:
     everything = model(names)
@@ -139,6 +145,7 @@ def test_markers_and_prefixes(names: Names, text: str) -> None:
         key for key in everything if key[0] > text][::-1]
 
 
+@few
 @given(stores())
 def test_delimiters_roll_up_both_containers(names: Names) -> None:
     shown = [entry.get("subdir") or entry["name"] for entry in page_of(names, {"delimiter": "/"})]
@@ -156,6 +163,21 @@ def test_a_version_whose_row_is_late_is_listed_as_its_link_tells() -> None:
     assert [(entry["name"], entry["version_id"], entry["bytes"], entry["hash"]) for entry in page.entries()] == [
         ("a", "0000000003.00000", 3, "h"), ("b", "0000000004.00000", 4, "h")]
     assert all("symlink_path" not in entry for entry in page.entries())
+
+
+def test_versions_that_are_lost_with_their_container_are_not_listed() -> None:
+    own, _hidden = containers({"a": ([3], 3, False), "b": ([], None, True)})
+    page = VersionsPage(VersionsQuery.of({}, 10000), "c")
+    page.add_container(own)
+    assert keys(page.entries()) == [("b", "null", True)]
+
+
+def test_a_marker_outside_of_what_is_asked_for_shows_nothing_of_it() -> None:
+    names: Names = {"b": ([3], None, True), "c": ([4], None, True)}
+    marker = {"marker": "c", "version_marker": "0000000004.00000", "reverse": "true"}
+    assert keys(page_of(names, marker)) == [("c", "null", True), *model({"b": names["b"]})[::-1]]
+    assert keys(page_of(names, {**marker, "prefix": "b"})) == model({"b": names["b"]})[::-1]
+    assert keys(page_of(names, {**marker, "end_marker": "c"})) == []
 
 
 def test_rows_that_are_none_of_ours_are_left_out() -> None:
