@@ -24,13 +24,17 @@ class Store:
         self.app = self.pipeline()
         self.extra: dict[str, Any] = {}
         self.asked: list[str] = []  # what goes to the proxy itself: method and path
+        self.failing: set[str] = set()  # of those, what is answered 503
 
     def pipeline(self, **options: Any) -> Any:
         own = VersionedWritesOptions(**{"allow_versioned_writes": True, "allow_object_versioning": True, **options})
         proxy = self.cluster.proxy
 
         def watched(environ: Any, start_response: Any) -> Any:
-            self.asked.append(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}")
+            asked = f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}"
+            self.asked.append(asked)
+            if asked in self.failing:
+                return Response(503)(environ, start_response)
             return proxy(environ, start_response)
 
         return ListingFormats(VersionedWrites(Symlink(watched, SymlinkOptions()), own, proxy.cluster.limits,

@@ -183,6 +183,28 @@ def test_a_failed_upload_changes_nothing(versioned: Any) -> None:
     assert versions(versioned) == [("o", version_id, True)]
 
 
+def test_what_was_current_stays_so_when_the_link_cannot_be_written(versioned: Any) -> None:
+    versioned.put("/c/o", b"one")
+    versioned.failing.add("PUT /v1/a/c/o")
+    assert versioned.ask("PUT", "/c/o", {}, b"two").status == 503
+    assert versioned.get("/c/o").body == b"one"
+    versioned.failing = {"DELETE /v1/a/c/o"}
+    current = versions(versioned)[1][1]
+    assert versioned.ask("DELETE", "/c/o", query=f"version-id={current}").status == 503
+    assert versioned.get("/c/o").body == b"one"  # its data must outlive the link
+    versioned.failing.clear()
+    assert [key[2] for key in versions(versioned)] == [False, True]
+
+
+def test_nothing_is_replaced_when_it_is_not_known_what_is_current(versioned: Any) -> None:
+    versioned.put("/c/o", b"one")
+    versioned.failing.add("GET /v1/a/c/o")
+    for method in ("PUT", "DELETE"):
+        assert versioned.ask(method, "/c/o", {}, b"two" if method == "PUT" else b"").status == 503
+    versioned.failing.clear()
+    assert len(versions(versioned)) == 1 and versioned.get("/c/o").body == b"one"
+
+
 def test_an_upload_of_unknown_size(versioned: Any) -> None:
     environ = fakes.environ("PUT", "/v1/a/c/o", {"Transfer-Encoding": "chunked"}, b"12345")
     environ.pop("CONTENT_LENGTH", None)
