@@ -18,23 +18,41 @@ from keelstore.common.daemon import ProcessOptions
 from keelstore.common.httpserver import ServerOptions
 from keelstore.common.limits import Limits
 from keelstore.common.logs import LogOptions
+from keelstore.common.middleware.account_quotas import AccountQuotasOptions
+from keelstore.common.middleware.backend_ratelimit import BackendRatelimitOptions
+from keelstore.common.middleware.bulk import BulkOptions
 from keelstore.common.middleware.cache import CacheOptions
 from keelstore.common.middleware.catch_errors import CatchErrorsOptions
+from keelstore.common.middleware.cname_lookup import CnameLookupOptions
+from keelstore.common.middleware.container_quotas import ContainerQuotasOptions
+from keelstore.common.middleware.container_sync import ContainerSyncOptions
 from keelstore.common.middleware.copy import CopyOptions
+from keelstore.common.middleware.crossdomain import CrossDomainOptions
 from keelstore.common.middleware.crypto.encryption import EncryptionOptions
 from keelstore.common.middleware.crypto.keymaster import KeymasterOptions
 from keelstore.common.middleware.crypto.kmip_keymaster import KmipKeymasterOptions
 from keelstore.common.middleware.crypto.kms_keymaster import KmsKeymasterOptions
 from keelstore.common.middleware.dlo import DloOptions
+from keelstore.common.middleware.domain_remap import DomainRemapOptions
+from keelstore.common.middleware.etag_quoter import EtagQuoterOptions
+from keelstore.common.middleware.formpost import FormPostOptions
 from keelstore.common.middleware.gatekeeper import GatekeeperOptions
 from keelstore.common.middleware.healthcheck import HealthcheckOptions
+from keelstore.common.middleware.keystoneauth import KeystoneAuthOptions
+from keelstore.common.middleware.list_endpoints import ListEndpointsOptions
 from keelstore.common.middleware.listing_formats import ListingFormatsOptions
+from keelstore.common.middleware.name_check import NameCheckOptions
 from keelstore.common.middleware.proxy_logging import ProxyLoggingOptions
 from keelstore.common.middleware.ratelimit import RatelimitOptions
+from keelstore.common.middleware.read_only import ReadOnlyOptions
 from keelstore.common.middleware.recon import ReconOptions
 from keelstore.common.middleware.slo import SloOptions
+from keelstore.common.middleware.staticweb import StaticWebOptions
 from keelstore.common.middleware.symlink import SymlinkOptions
 from keelstore.common.middleware.tempauth import TempAuthOptions
+from keelstore.common.middleware.tempurl import TempUrlOptions
+from keelstore.common.middleware.versioned_writes import VersionedWritesOptions
+from keelstore.common.middleware.xprofile import XProfileOptions
 from keelstore.common.options import OptionDoc, document
 from keelstore.common.stats import StatsdOptions
 from keelstore.common.wsgi import ListenOptions
@@ -77,11 +95,14 @@ def _storage(kind: str, cls: type, *daemons: tuple[str, type, str]) -> Sample:
         Section(f"app:{kind}-server", (cls,), f"use = egg:keelstore#{kind}\n"),
         _filter("healthcheck", "healthcheck", HealthcheckOptions),
         _filter("recon", "recon", ReconOptions),
+        _filter("backend_ratelimit", "backend_ratelimit", BackendRatelimitOptions,
+                "After recon, where wanted: healthcheck recon backend_ratelimit ..."),
         *(Section(name, (options,), note=note) for name, options, note in daemons),
     ))
 
 
-_PIPELINE = ("catch_errors gatekeeper healthcheck proxy-logging cache listing_formats ratelimit tempauth copy slo dlo "
+_PIPELINE = ("catch_errors gatekeeper healthcheck proxy-logging cache etag-quoter listing_formats container_sync bulk "
+             "tempurl ratelimit formpost tempauth staticweb copy container-quotas account-quotas slo dlo versioned_writes "
              "symlink proxy-logging")
 
 SAMPLES = (
@@ -112,15 +133,28 @@ SAMPLES = (
         _filter("proxy-logging", "proxy_logging", ProxyLoggingOptions),
         _filter("cache", "memcache", CacheOptions),
         _filter("listing_formats", "listing_formats", ListingFormatsOptions),
+        _filter("etag-quoter", "etag_quoter", EtagQuoterOptions),
+        _filter("container_sync", "container_sync", ContainerSyncOptions,
+                "Its realms stand in container-sync-realms.conf, beside the cluster file."),
+        _filter("bulk", "bulk", BulkOptions),
+        _filter("tempurl", "tempurl", TempUrlOptions),
         _filter("ratelimit", "ratelimit", RatelimitOptions),
+        _filter("formpost", "formpost", FormPostOptions),
         _filter("tempauth", "tempauth", TempAuthOptions,
                 "Users: user_ACCOUNT_USER = KEY [GROUP...] [STORAGE URL]. The group .admin makes an owner of the account, "
                 ".reseller_admin one of all accounts. With names in base64 without '=': user64_ACCOUNT_USER.",
                 "# reseller_prefix = AUTH\n# SERVICE_require_group = service\n# user_keel_admin = PUT-A-KEY-HERE .admin\n"
                 "# fernet_key_1 = 32 random bytes in url-safe base64\n"),
+        _filter("keystoneauth", "keystoneauth", KeystoneAuthOptions,
+                "In place of tempauth: 'authtoken keystoneauth', where authtoken is keystonemiddleware's auth_token with "
+                "delay_auth_decision = true."),
+        _filter("staticweb", "staticweb", StaticWebOptions),
         _filter("copy", "copy", CopyOptions),
+        _filter("container-quotas", "container_quotas", ContainerQuotasOptions),
+        _filter("account-quotas", "account_quotas", AccountQuotasOptions),
         _filter("slo", "slo", SloOptions),
         _filter("dlo", "dlo", DloOptions),
+        _filter("versioned_writes", "versioned_writes", VersionedWritesOptions),
         _filter("symlink", "symlink", SymlinkOptions),
         _filter("keymaster", "keymaster", KeymasterOptions,
                 "Encryption at rest: 'keymaster encryption' just left of the last proxy-logging. Whoever loses a root secret "
@@ -136,6 +170,15 @@ SAMPLES = (
                 "key_id_<id> names an AES key of 256 bits.",
                 "# key_id =\n# password =\n# meta_version_to_write = 3\n"),
         _filter("encryption", "encryption", EncryptionOptions),
+        _filter("read_only", "read_only", ReadOnlyOptions, "After ratelimit, where wanted."),
+        _filter("name_check", "name_check", NameCheckOptions, "After cache, where wanted."),
+        _filter("crossdomain", "crossdomain", CrossDomainOptions, "Before authentication, where wanted."),
+        _filter("cname_lookup", "cname_lookup", CnameLookupOptions, "Before domain_remap, where wanted."),
+        _filter("domain_remap", "domain_remap", DomainRemapOptions, "Before listing_formats, where wanted."),
+        _filter("list-endpoints", "list_endpoints", ListEndpointsOptions,
+                "Before authentication, where wanted: it tells addresses of the inside to everybody."),
+        _filter("xprofile", "xprofile", XProfileOptions,
+                "After healthcheck, for a while: it slows requests down, and answers everybody."),
     )),
     _storage("account", AccountServerOptions,
              ("account-reaper", AccountReaperOptions, "Removes the content of deleted accounts.")),

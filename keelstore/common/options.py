@@ -185,7 +185,7 @@ def document(cls: type) -> list[OptionDoc]:
         elif isinstance(default, bool):
             text = "true" if default else "false"
         elif isinstance(default, tuple):
-            text = ", ".join(default)
+            text = (", " if field.metadata.get("separator", ",").strip() else " ").join(default)
         else:
             text = f"{default:.12g}" if isinstance(default, float) else str(default)
         docs.append(OptionDoc((field.metadata["names"] or (field.name,))[0], text, field.metadata["help"]))
