@@ -13,10 +13,10 @@ from keelstore.common.http import Response
 from keelstore.common.info import ContainerInfo
 from keelstore.common.limits import check_metadata, check_name_length, check_size, is_utf8
 from keelstore.common.names import quoted, visible_name
-from keelstore.common.policy import Policy
+from keelstore.common.policy import ErasureCodingPolicy, Policy
 from keelstore.common.quorum import quorum_size
 from keelstore.common.timestamp import normalize_delete_at
-from keelstore.proxy import cors, replicated
+from keelstore.proxy import cors, erasure, erasure_read, replicated
 from keelstore.proxy.account import stagger_s
 from keelstore.proxy.body import with_resume
 from keelstore.proxy.container import host_of
@@ -61,9 +61,6 @@ class ObjectController:
             raise RequestError(status=503)
         if given is None:
             request.environ[POLICY_KEY] = str(policy.index)
-        if policy.stores_fragments:
-            raise RequestError(f"Storage policy {policy.name} (erasure coding) is not served by this proxy yet",
-                               status=501)
         return info, policy
 
     def _headers(self, request: ProxyRequest, policy: Policy, ring: Any) -> Headers:
@@ -110,15 +107,23 @@ class ObjectController:
         reading = Reading(app, request, Target("object", part, path, headers, "", method),
                           app.nodes("object", ring, part, policy), own.rebalance_missing_suppression_count,
                           own.sorting_method == "timing")
-        response = reading.run(reading.nodes.primary_count if own.concurrent_gets else 1,
-                               stagger_s(app, own.concurrency_timeout))
-        if reading.source is not None:
+        stagger = stagger_s(app, own.concurrency_timeout)
+        if isinstance(policy, ErasureCodingPolicy):
+            erasure_read.prepare(headers)
+            if method == "GET":
+                response = erasure_read.get(app, request, policy, reading, own, stagger)
+            else:
+                response = reading.run(policy.ndata if own.concurrent_gets else 1, stagger)
+                erasure_read.as_object(response.headers, is_head=True)
+        else:
+            response = reading.run(reading.nodes.primary_count if own.concurrent_gets else 1, stagger)
+        if reading.source is not None or response.is_success:
             found = response.headers
             kind = dict.get(found, "Content-Type")
             if kind is not None and "swift_bytes" in kind:
                 dict.__setitem__(found, "Content-Type", without_swift_bytes(kind))
             dict.__setitem__(found, "Accept-Ranges", "bytes")
-            if method == "GET" and response.app_iter is not None and not reading.is_newest:
+            if reading.source is not None and method == "GET" and response.app_iter is not None and not reading.is_newest:
                 response.app_iter = with_resume(app, request, reading, response)
         return response
 
@@ -140,6 +145,8 @@ class ObjectController:
         headers = self._headers(request, policy, ring)
         nodes = self._nodes_for_put(ring, part, policy)
         each = self._with_updates(request, info, policy, headers, nodes.primary_count)
+        if isinstance(policy, ErasureCodingPolicy):
+            return erasure.put(app, request, policy, nodes, part, path, each)
         return replicated.put(app, request, policy, nodes, part, path, each)
 
     def _check_put(self, request: ProxyRequest) -> None:

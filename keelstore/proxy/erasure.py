@@ -1,0 +1,356 @@
+"""Writing an object as fragments, in two phases (``spec: proxy 13``).
+
+Each node gets the fragments of one index, segment after segment, in a MIME document, then a footer of metadata that is
+known only at the end (the object's ETag and size, the archive's ETag); when a quorum has that on disk, and not before,
+all are told to commit. A crash in between leaves fragments that are not durable: nobody reads them as an object, and the
+reconstructor completes or reclaims them.
+
+The client's bytes are hashed once, each fragment archive once for all nodes that hold it; a node in this process takes
+the proxy's digest. MD5 of large pieces runs on native threads, which it lets run side by side (it releases the
+interpreter's lock; the encoding does not, and stays here).
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Sequence
+from hashlib import md5
+from typing import TYPE_CHECKING, Any
+
+from keelstore.common.codec import Codec, codec_for
+from keelstore.common.concurrency import Task, on_disk_thread, spawn
+from keelstore.common.errors import ClientDisconnect, RequestError, UnprocessableEntity
+from keelstore.common.headers import Headers, is_true
+from keelstore.common.http import Response, http_date
+from keelstore.common.policy import ErasureCodingPolicy
+from keelstore.common.quorum import have_quorum
+from keelstore.proxy.fanout import FAILURES, MAX_ANSWER, Answer, address_of, gather, note_failure, outcome, pad
+from keelstore.proxy.fragments import EC_ETAG, EC_INDEX, EC_LENGTH, EC_PREFIX, assign_fragments
+from keelstore.proxy.placement import Nodes
+from keelstore.proxy.replicated import FOOTERS, SMALL, read_body
+from keelstore.proxy.request import ProxyRequest
+
+if TYPE_CHECKING:
+    from keelstore.proxy.app import ProxyApp
+
+HASHED_APART = 65536  # bytes of a segment from which on its hashing is worth a native thread
+OVERRIDE_ETAG = "X-Backend-Container-Update-Override-Etag"
+OVERRIDE_SIZE = "X-Backend-Container-Update-Override-Size"
+
+
+def put(app: ProxyApp, request: ProxyRequest, policy: ErasureCodingPolicy, nodes: Nodes, part: int, path: str,
+        headers: Sequence[Headers]) -> Response:
+    """Store the request's body under ``headers``, one set for each node; the answer for the client.
+
+    Raises RequestError for what is wrong with the body (408, 413, 422, 499), or 503.
+    """
+    return _FragmentPut(app, request, policy, nodes, part, path, headers).run(request.content_length)
+
+
+class _Slot:
+    """A node that takes one fragment archive."""
+
+    __slots__ = ("fragment", "hasher", "headers", "node", "upload")
+
+    def __init__(self, node: Any, headers: Headers):
+        self.node, self.headers = node, headers
+        self.upload: Any = None
+        self.fragment = -1
+        self.hasher: Any = None
+
+    def digest(self) -> str:
+        """The MD5 of what it was sent; asked for when the body has passed."""
+        return str(self.hasher.hexdigest())
+
+
+class _FragmentPut:
+    def __init__(self, app: ProxyApp, request: ProxyRequest, policy: ErasureCodingPolicy, nodes: Nodes, part: int,
+                 path: str, headers: Sequence[Headers]):
+        self.app, self.request, self.policy, self.nodes, self.part, self.path = app, request, policy, nodes, part, path
+        self.headers = headers
+        self.codec: Codec = codec_for(policy.scheme, policy.ndata, policy.nparity)
+        self.count = len(headers)
+        self.quorum = policy.write_quorum(self.count)
+        self.use_replication = request.uses_replication_network
+        self.hasher = md5(usedforsecurity=False)
+        self.archive_hashers: list[Any] = []
+        self.size = 0
+        self.live: list[_Slot] = []
+        self.answers: list[Answer] = []  # of nodes that need no body
+        self.boundary = secrets.token_hex(32)
+        self.wanted_etag: str | None = None
+        self._hashing: list[Task] = []
+
+    def run(self, length: int | None) -> Response:
+        self._prepare_headers(length)
+        body = None
+        if length is not None and length <= SMALL and "HTTP_IF_NONE_MATCH" not in self.request.environ:
+            body = self._read_segment(length)  # before any node is troubled
+            if len(body) < length:
+                raise ClientDisconnect
+        try:
+            self._connect()
+            early = self._early()
+            if early is not None:
+                return early
+            self._assign()
+            head = f"--{self.boundary}\r\nX-Document: object body\r\n\r\n".encode()
+            if body is not None:
+                starts = [head + fragment for fragment in self._encode(body)]
+            else:
+                self._send([head] * self.policy.fragments)
+                self._transfer(length)
+                starts = [b""] * self.policy.fragments
+            self._wait_for_hashes()
+            footers = self._footers()
+            if not self._write(starts, footers):
+                return Response(503)
+            return self._commit()
+        finally:
+            for slot in self.live:
+                slot.upload.abort()
+
+    def _prepare_headers(self, length: int | None) -> None:
+        archive = None if length is None else str(self.codec.archive_size(length, self.policy.segment_size))
+        for own in self.headers:
+            etag = own.pop("Etag", None)  # of the whole, which no node sees
+            self.wanted_etag = self.wanted_etag or etag
+            own["X-Backend-Obj-Metadata-Footer"] = "yes"
+            own["X-Backend-Obj-Multiphase-Commit"] = "yes"
+            own["X-Backend-Obj-Multipart-Mime-Boundary"] = self.boundary
+            if archive is not None:
+                own["X-Backend-Obj-Content-Length"] = archive
+
+    # -- connections ---------------------------------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        def job(own: Headers) -> Callable[[], Answer | None]:
+            return lambda: self._connect_one(own)
+
+        gather([job(own) for own in self.headers], lambda _found: False, 0, self.app.log_failure)
+
+    def _connect_one(self, headers: Headers) -> None:
+        app = self.app
+        for node in self.nodes:
+            slot = _Slot(node, headers)
+            timeout_s = app.health.patience_s(node, app.options.node_timeout)
+            try:
+                slot.upload = upload = app.backend.upload(
+                    address_of(node, self.use_replication), f"/{node.device}/{self.part}{self.path}", headers,
+                    method="PUT", length=None, timeout_s=timeout_s, digest=slot.digest,
+                )  # fmt: skip
+                response = upload.ready(timeout_s)
+                app.health.answered(node)
+                if response is None:
+                    offered = upload.continue_headers or {}
+                    if not (is_true(offered.get("X-Obj-Metadata-Footer"))
+                            and is_true(offered.get("X-Obj-Multiphase-Commit"))):
+                        upload.abort()
+                        app.health.error(node, "PUT: takes no fragments in two phases")
+                        continue
+                    self.live.append(slot)
+                    return
+                body = response.read(MAX_ANSWER)
+            except (*FAILURES, ValueError) as error:
+                self._failed(slot, error)
+                continue
+            upload.abort()
+            if response.status >= 500:
+                note_failure(app, node, "PUT", self.path, response.status)
+                continue
+            self.answers.append(Answer(response.status, response.headers, body, node))
+            return
+
+    def _early(self) -> Response | None:
+        """The client's answer when the nodes' first ones already settle it."""
+        statuses = [answer.status for answer in self.answers]
+        if 412 in statuses and "HTTP_IF_NONE_MATCH" in self.request.environ:
+            return Response(412)
+        if 409 in statuses:
+            return Response(202)
+        if len(self.live) < self.quorum:
+            return outcome(pad(self.answers, self.count), self.quorum)
+        return None
+
+    def _assign(self) -> None:
+        places = [None if slot.node.is_handoff else slot.node.index for slot in self.live]
+        self.archive_hashers = [md5(usedforsecurity=False) for _ in range(self.policy.fragments)]
+        for slot, fragment in zip(self.live, assign_fragments(places, self.policy.fragments), strict=True):
+            slot.fragment, slot.hasher = fragment, self.archive_hashers[fragment]
+
+    def _failed(self, slot: _Slot, error: BaseException) -> None:
+        if slot.upload is not None:
+            slot.upload.abort()
+        self.app.health.failed(slot.node, f"PUT {self.path}", error)
+
+    # -- the body ------------------------------------------------------------------------------------------------------
+
+    def _read_segment(self, size: int) -> bytes:
+        """The next ``size`` bytes of the body, fewer at its end. Raises RequestError."""
+        parts, left, step = [], size, self.app.options.client_chunk_size
+        while left:
+            data = read_body(self.request, min(step, left))
+            if not data:
+                break
+            parts.append(data)
+            left -= len(data)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _transfer(self, length: int | None) -> None:
+        limit, size = self.app.cluster.limits.max_file_size, self.policy.segment_size
+        while length is None or self.size < length:
+            wanted = size if length is None else min(size, length - self.size)
+            segment = self._read_segment(wanted)
+            if length is not None and len(segment) < wanted:
+                raise ClientDisconnect
+            if segment:
+                if self.size + len(segment) > limit:
+                    raise RequestError("Your request is too large.", status=413)
+                self._send(self._encode(segment))
+            if len(segment) < wanted:
+                break
+
+    def _encode(self, segment: bytes) -> list[bytes]:
+        """The fragments of the next segment, which is counted and hashed, too."""
+        self.size += len(segment)
+        if not segment:
+            return [b""] * self.policy.fragments
+        fragments = self.codec.encode(segment)
+        hashers = self.archive_hashers
+        self._wait_for_hashes()
+        if len(segment) < HASHED_APART:
+            self.hasher.update(segment)
+            for hasher, fragment in zip(hashers, fragments, strict=True):
+                hasher.update(fragment)
+        else:
+            half = len(fragments) // 4  # as much hashing on one thread as on the other
+            first = [(self.hasher, segment), *zip(hashers[:half], fragments[:half], strict=True)]
+            rest = list(zip(hashers[half:], fragments[half:], strict=True))
+            self._hashing = [spawn(on_disk_thread, "digests", _update, pairs) for pairs in (first, rest)]
+        return fragments
+
+    def _wait_for_hashes(self) -> None:
+        for task in self._hashing:
+            task.wait()
+        self._hashing = []
+
+    def _send(self, pieces: Sequence[bytes]) -> None:
+        """Each node its fragment's piece. Raises RequestError 503 when too few are left."""
+        failed = []
+        for slot in self.live:
+            try:
+                slot.upload.send(pieces[slot.fragment])
+            except FAILURES as error:
+                self._failed(slot, error)
+                failed.append(slot)
+        if failed:
+            self.live = [slot for slot in self.live if slot not in failed]
+            if len(self.live) < self.quorum:
+                raise RequestError(status=503)
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def _footers(self) -> dict[str, str]:
+        """The metadata that all fragments have in common. Raises UnprocessableEntity when the body is not what the
+        client said it would be.
+        """
+        etag = self.hasher.hexdigest()
+        extra = Headers()
+        callback = self.request.environ.get(FOOTERS)
+        if callback is not None:
+            callback(extra)
+        wanted = extra.pop("Etag", None) or self.wanted_etag
+        if wanted and wanted.strip('"').lower() != etag:
+            raise UnprocessableEntity
+        footers = {
+            EC_ETAG: etag,
+            EC_LENGTH: str(self.size),
+            f"{EC_PREFIX}Scheme": self.codec.description,
+            f"{EC_PREFIX}Segment-Size": str(self.policy.segment_size),
+            OVERRIDE_ETAG: etag,
+            OVERRIDE_SIZE: str(self.size),
+        }
+        for name, value in extra.items():
+            if not name.startswith(EC_PREFIX):
+                footers[name] = str(value)
+        return footers
+
+    def _footer_document(self, footers: dict[str, str], fragment: int) -> bytes:
+        own = {**footers, EC_INDEX: str(fragment), "Etag": self.archive_hashers[fragment].hexdigest()}
+        document = json.dumps(own).encode("ascii")
+        check = md5(document, usedforsecurity=False).hexdigest()
+        return (
+            f"\r\n--{self.boundary}\r\nX-Document: object metadata\r\nContent-MD5: {check}\r\n\r\n".encode()
+            + document + f"\r\n--{self.boundary}\r\n".encode()
+        )  # fmt: skip
+
+    def _write(self, starts: Sequence[bytes], footers: dict[str, str]) -> bool:
+        """First phase: whether a quorum has its archives on disk; ``self.live`` are the nodes that have."""
+        slots, self.live = self.live, []
+        documents = {slot.fragment: b"" for slot in slots}
+        for fragment in documents:
+            documents[fragment] = starts[fragment] + self._footer_document(footers, fragment)
+        app = self.app
+
+        def job(slot: _Slot) -> Callable[[], bool | None]:
+            def run() -> bool | None:
+                try:
+                    slot.upload.send(documents[slot.fragment])
+                    slot.upload.end_body()
+                    response = slot.upload.ready(app.options.node_timeout)
+                    if response is None:
+                        self.live.append(slot)
+                        return True
+                    response.drain()
+                except (*FAILURES, ValueError) as error:
+                    self._failed(slot, error)
+                    return None
+                slot.upload.abort()
+                note_failure(app, slot.node, "PUT", self.path, response.status)
+                app.logger.warning("PUT %s: %s answered %d before the commit", self.path, slot.node.key, response.status)
+                return None
+
+            return run
+
+        gather([job(slot) for slot in slots], lambda _found: False, 0, app.log_failure)
+        return len(self.live) >= self.quorum
+
+    def _commit(self) -> Response:
+        """Second phase. From here on the object may be there whatever the client hears."""
+        app, request = self.app, self.request
+        slots, self.live = self.live, []
+        confirmation = f"X-Document: put commit\r\n\r\nput_commit_confirmation\r\n--{self.boundary}--".encode()
+
+        def job(slot: _Slot) -> Callable[[], Answer | None]:
+            def run() -> Answer | None:
+                try:
+                    slot.upload.send(confirmation)
+                    response = slot.upload.finish(app.options.node_timeout)
+                    body = response.read(MAX_ANSWER)
+                except (*FAILURES, ValueError) as error:
+                    self._failed(slot, error)
+                    return None
+                note_failure(app, slot.node, "PUT", self.path, response.status)
+                return Answer(response.status, response.headers, body, slot.node)
+
+            return run
+
+        found = gather(
+            [job(slot) for slot in slots],
+            lambda answers: have_quorum([answer.status for answer in answers], self.count, self.quorum),
+            app.options.post_quorum_timeout,
+            app.log_failure,
+        )
+        response = outcome(pad([*self.answers, *found], self.count), self.quorum)
+        if not response.is_success:
+            return response
+        answer = Response(201, body=b"", content_type="text/html; charset=UTF-8")
+        dict.__setitem__(answer.headers, "Etag", self.hasher.hexdigest())
+        dict.__setitem__(answer.headers, "Last-Modified", http_date(request.timestamp.ceil()))
+        return answer
+
+
+def _update(pairs: Sequence[tuple[Any, bytes]]) -> None:
+    for hasher, data in pairs:
+        hasher.update(data)

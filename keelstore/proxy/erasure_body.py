@@ -1,0 +1,266 @@
+"""The bytes of an object, decoded segment by segment from fragment archives that stream from as many nodes as it takes.
+
+A stream that breaks, or gives a fragment whose header is damaged, is replaced by one from another node, from the segment
+on at which it failed. When no node is left the body ends with an error, which breaks the client's connection.
+
+A wrong payload in a fragment with a sound header cannot be seen in decoding. The object servers of this project check
+small and middling fragments before they send them; what comes from others is checked as a whole: the last segment of a
+whole object is held back until the MD5 of all is right. An object of one segment is then decoded of other
+fragments, until one choice is right.
+
+Memory: one segment, its fragments, and what is under way on the connections.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from hashlib import md5
+from itertools import combinations, islice
+from typing import Any, Protocol
+
+from keelstore.common import fs
+from keelstore.common.codec import Codec, FragmentError
+from keelstore.common.concurrency import on_disk_thread
+from keelstore.common.errors import BackendError
+from keelstore.common.headers import Headers
+from keelstore.common.http import Response
+from keelstore.proxy.fanout import FAILURES
+
+MAX_CHOICES = 512  # sets of fragments tried to find a right one
+_CONTENT_RANGE = re.compile(r"\Abytes ([0-9]{1,20})-([0-9]{1,20})/")
+
+
+class Opener(Protocol):
+    path: str
+
+    def others(self) -> Any: ...
+    def failed(self, node: Any, error: object) -> None: ...
+    def open(self, node: Any, first: int, last: int, exclude: frozenset[int]) -> Stream | None: ...
+
+
+class Stream:
+    """One fragment archive as it comes: the bytes from ``position``, which is that of the next one, up to ``stop``."""
+
+    __slots__ = ("_fd", "_held", "_iterator", "fragment", "headers", "node", "position", "response", "stop")
+
+    def __init__(self, node: Any, response: Response, fragment: int, position: int, stop: int):
+        self.node, self.response, self.fragment = node, response, fragment
+        self.position, self.stop = position, stop
+        self._held, self._fd = b"", -1
+        region = getattr(response.app_iter, "file_region", None)
+        found = region() if region is not None else None
+        if found is not None:  # of a node in this process: its file is read here, a segment's worth at a time
+            self._fd, offset, count = found
+            self.position, self.stop = offset, offset + count
+        self._iterator = iter(response.app_iter if response.app_iter is not None else (response.body or b"",))
+
+    @classmethod
+    def of(cls, node: Any, response: Response, fragment: int) -> Stream:
+        found = _CONTENT_RANGE.match(response.headers.get("Content-Range", "")) if response.status == 206 else None
+        if found:
+            return cls(node, response, fragment, int(found[1]), int(found[2]) + 1)
+        length = response.headers.get("Content-Length", "")
+        return cls(node, response, fragment, 0, int(length) if response.status == 200 and length.isdigit() else 0)
+
+    def read(self, size: int) -> bytes:
+        """Exactly so many bytes. Raises BackendError, OSError."""
+        if self._fd >= 0:
+            return self._read_file(size)
+        parts, left = [], size
+        while left:
+            data = self._held or next(self._iterator, b"")
+            if not data:
+                raise BackendError("a fragment archive ends early")
+            self._held = b""
+            if len(data) > left:
+                data, self._held = data[:left], data[left:]
+            parts.append(data)
+            left -= len(data)
+        self.position += size
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _read_file(self, size: int) -> bytes:
+        if size > self.stop - self.position:
+            raise BackendError("a fragment archive ends early")
+        data = fs.read_cached(self._fd, size, self.position)
+        while data is None or len(data) < size:
+            known = data or b""
+            more = on_disk_thread(self.node.device, fs.read_at, self._fd, size - len(known), self.position + len(known))
+            if not more:
+                raise BackendError("a fragment archive ends early")
+            data = known + more
+        self.position += size
+        return data
+
+    def skip(self, size: int) -> None:
+        if self._fd >= 0:
+            self.position += size
+        else:
+            while size:
+                step = min(size, 65536)
+                self.read(step)
+                size -= step
+
+    def close(self) -> None:
+        self.response.close()
+
+
+class Fragments:
+    """An object's segments. ``streams`` are of distinct fragments, as many as decoding needs."""
+
+    def __init__(self, codec: Codec, segment_size: int, length: int, streams: list[Stream], opener: Opener):
+        self._codec, self.segment_size, self.length, self._opener = codec, segment_size, length, opener
+        self._streams: list[Stream] = streams
+        self._fragment_size = codec.fragment_size(segment_size)
+        self._last = 0
+        self.last_fragments: list[bytes] = []
+
+    def headers(self) -> Headers:
+        """Those of an answer that has the object's type."""
+        self.start(0, 0)
+        return self._streams[0].response.headers
+
+    def start(self, first: int, last: int) -> None:
+        """Be ready to read segments ``first`` to ``last``."""
+        self._last = last
+        needed = min((last + 1) * self._fragment_size, self._codec.archive_size(self.length, self.segment_size))
+        for index, stream in enumerate(self._streams):
+            ahead = first * self._fragment_size - stream.position
+            if stream.stop < needed or not 0 <= ahead <= 2 * self._fragment_size:
+                self._reopen(index, first)
+            elif ahead:
+                try:
+                    stream.skip(ahead)
+                except FAILURES as error:
+                    self._replace(index, first, error)
+
+    def _in_use(self, but: int) -> frozenset[int]:
+        return frozenset(stream.fragment for index, stream in enumerate(self._streams) if index != but)
+
+    def _reopen(self, index: int, first: int) -> None:
+        old = self._streams[index]
+        old.close()
+        found = self._opener.open(old.node, first, self._last, self._in_use(index))
+        if found is None:
+            self._replace(index, first, "cannot give another range")
+        else:
+            self._streams[index] = found
+            self._align(index, first)
+
+    def _align(self, index: int, first: int) -> None:
+        ahead = first * self._fragment_size - self._streams[index].position
+        if ahead < 0:
+            raise BackendError(f"GET {self._opener.path}: another range than asked for")
+        self._streams[index].skip(ahead)
+
+    def _replace(self, index: int, first: int, error: object) -> None:
+        """Another node's fragment for the one that fails. Raises BackendError when there is none."""
+        old = self._streams[index]
+        old.close()
+        self._opener.failed(old.node, error)
+        exclude = self._in_use(index)
+        while (node := self._opener.others()) is not None:
+            found = self._opener.open(node, first, self._last, exclude)
+            if found is not None:
+                self._streams[index] = found
+                self._align(index, first)
+                return
+        raise BackendError(f"GET {self._opener.path}: no other node has a fragment to go on with")
+
+    def segment(self, number: int) -> bytes:
+        """The next segment. Raises BackendError."""
+        size = min(self.segment_size, self.length - number * self.segment_size)
+        each = self._codec.fragment_size(size)
+        fragments: list[bytes | None] = [None] * len(self._streams)
+        while True:
+            for index in range(len(fragments)):
+                while fragments[index] is None:
+                    try:
+                        fragments[index] = self._streams[index].read(each)
+                    except FAILURES as error:
+                        self._replace(index, number, error)
+            whole = [fragment for fragment in fragments if fragment is not None]
+            try:
+                segment = self._codec.decode(whole)
+                if len(segment) == size:
+                    self.last_fragments = whole
+                    return segment
+                failure: FragmentError = FragmentError(f"a segment of {len(segment)} bytes where {size} belong")
+            except FragmentError as error:
+                failure = error
+            damaged = [index for index, fragment in enumerate(whole) if not self._is_sound(index, fragment, size)]
+            if not damaged:
+                raise BackendError(f"GET {self._opener.path}: {failure}")
+            for index in damaged:
+                self._replace(index, number, failure)
+                fragments[index] = None
+
+    def _is_sound(self, index: int, fragment: bytes, size: int) -> bool:
+        try:
+            facts = self._codec.facts(fragment)
+        except FragmentError:
+            return False
+        return facts.fragment == self._streams[index].fragment and facts.segment_size == size
+
+    def another(self, etag: str) -> bytes:
+        """The only segment, once more, of fragments that give the right MD5. Raises BackendError when none do."""
+        known = list(self.last_fragments)
+        held = {stream.fragment for stream in self._streams}
+        size = self._codec.fragment_size(self.length)
+        while (node := self._opener.others()) is not None:
+            try:
+                stream = self._opener.open(node, 0, 0, frozenset(held))
+                if stream is None:
+                    continue
+                fragment = stream.read(size)
+                stream.close()
+                self._codec.facts(fragment)
+            except FAILURES:
+                continue
+            held.add(stream.fragment)
+            known.append(fragment)
+        for chosen in islice(combinations(known, self._codec.ndata), MAX_CHOICES):
+            try:
+                segment = self._codec.decode(chosen)
+            except FragmentError:
+                continue
+            if md5(segment, usedforsecurity=False).hexdigest() == etag:
+                return segment
+        raise BackendError(f"GET {self._opener.path}: no fragments give the object that was written")
+
+    def close(self) -> None:
+        for stream in self._streams:
+            stream.close()
+
+
+class FragmentBody:
+    """The object's bytes from ``start`` up to ``stop``. ``etag``: what the MD5 of them must be, or ''. ``closes``: the
+    fragments are not needed for another range.
+    """
+
+    def __init__(self, fragments: Fragments, start: int, stop: int, etag: str = "", closes: bool = True):
+        self._fragments, self._start, self._stop, self._etag = fragments, start, stop, etag
+        self._closes = closes
+
+    def __iter__(self) -> Iterator[bytes]:
+        fragments, size = self._fragments, self._fragments.segment_size
+        first, last = self._start // size, (self._stop - 1) // size
+        digest: Any = md5(usedforsecurity=False) if self._etag else None
+        fragments.start(first, last)
+        for number in range(first, last + 1):
+            segment = fragments.segment(number)
+            if digest is not None:
+                digest.update(segment)
+                if number == last and digest.hexdigest() != self._etag:
+                    if last:
+                        raise BackendError("the fragments do not give the object that was written")
+                    segment = fragments.another(self._etag)
+            offset = number * size
+            if offset < self._start or offset + len(segment) > self._stop:
+                segment = segment[max(self._start - offset, 0) : self._stop - offset]
+            yield segment
+
+    def close(self) -> None:
+        if self._closes:
+            self._fragments.close()
