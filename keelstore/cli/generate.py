@@ -299,6 +299,12 @@ containers_per_second = 200
 account_suppression_time = 5
 """,
     "object": """
+[object-replicator]
+interval = 120
+
+[object-auditor]
+interval = 600
+
 [object-updater]
 interval = 5
 objects_per_second = 500

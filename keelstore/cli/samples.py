@@ -58,7 +58,13 @@ from keelstore.common.stats import StatsdOptions
 from keelstore.common.wsgi import ListenOptions
 from keelstore.container.options import ContainerServerOptions, ContainerUpdaterOptions
 from keelstore.node.roles import NodeOptions
-from keelstore.obj.options import ObjectExpirerOptions, ObjectServerOptions, ObjectUpdaterOptions
+from keelstore.obj.options import (
+    ObjectAuditorOptions,
+    ObjectExpirerOptions,
+    ObjectReplicatorOptions,
+    ObjectServerOptions,
+    ObjectUpdaterOptions,
+)
 from keelstore.proxy.options import PolicyOptions, ProxyOptions
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -185,6 +191,9 @@ SAMPLES = (
     _storage("container", ContainerServerOptions,
              ("container-updater", ContainerUpdaterOptions, "Tells accounts what their containers hold.")),
     _storage("object", ObjectServerOptions,
+             ("object-replicator", ObjectReplicatorOptions,
+              "Brings other nodes the copies that they lack, and sends home what belongs elsewhere."),
+             ("object-auditor", ObjectAuditorOptions, "Reads everything, and puts aside what is wrong."),
              ("object-updater", ObjectUpdaterOptions, "Sends the container updates that a server could not deliver."),
              ("object-expirer", ObjectExpirerOptions,
               "Deletes objects whose time has come. How much longer those of an account or container stay: "

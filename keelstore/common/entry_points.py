@@ -60,6 +60,8 @@ COMMANDS = {
     "keelstore-object-server": "keelstore.node.__main__:object_server",
     "keelstore-account-reaper": "keelstore.node.run_daemon:account_reaper",
     "keelstore-container-updater": "keelstore.node.run_daemon:container_updater",
+    "keelstore-object-replicator": "keelstore.node.run_daemon:object_replicator",
+    "keelstore-object-auditor": "keelstore.node.run_daemon:object_auditor",
     "keelstore-object-updater": "keelstore.node.run_daemon:object_updater",
     "keelstore-object-expirer": "keelstore.node.run_daemon:object_expirer",
     "keelstore-init": "keelstore.cli.init:main",

@@ -231,6 +231,32 @@ def _object_expirer(parts: Parts, what: Wanted) -> Daemon:
                          cluster.hash_path, parts.backend(what), Delays.parse(what.conf, what.name), share)
 
 
+def _object_replicator(parts: Parts, what: Wanted) -> Daemon:
+    from keelstore.obj.replicator import ObjectReplicator
+
+    cluster = parts.cluster(what)
+    addresses = what.addresses or own_addresses(what.config, cluster, "object")
+    rings = {policy.index: parts.ring(cluster, policy.ring_name) for policy in cluster.policies
+             if not policy.stores_fragments}
+    return ObjectReplicator(what.options, parts.world(what), rings, cluster, parts.backend(what), addresses)
+
+
+def _object_auditor(parts: Parts, what: Wanted) -> Daemon:
+    from keelstore.obj.auditor import ObjectAuditor
+    from keelstore.obj.watchers import DarkData, make_watchers
+
+    cluster, world = parts.cluster(what), parts.world(what)
+
+    def section_of(name: str) -> dict[str, str]:
+        return {**what.config.defaults, **what.config.sections.get(f"{what.name}:watcher:{name}", {})}
+
+    watchers = make_watchers(
+        what.options.watchers, section_of,
+        lambda options: DarkData(options, parts.backend(what), parts.ring(cluster, "container"), cluster.hash_path,
+                                 world.logger, world.clock), world.logger)  # fmt: skip
+    return ObjectAuditor(what.options, world, cluster, watchers)
+
+
 def _container_updater(parts: Parts, what: Wanted) -> Daemon:
     from keelstore.container.updater import ContainerUpdater
 
@@ -250,6 +276,8 @@ def _account_reaper(parts: Parts, what: Wanted) -> Daemon:
 DAEMONS = {kind.name: kind for kind in (
     Kind("account-reaper", "account", "keelstore.account.options:AccountReaperOptions", _account_reaper),
     Kind("container-updater", "container", "keelstore.container.options:ContainerUpdaterOptions", _container_updater),
+    Kind("object-replicator", "object", "keelstore.obj.options:ObjectReplicatorOptions", _object_replicator),
+    Kind("object-auditor", "object", "keelstore.obj.options:ObjectAuditorOptions", _object_auditor),
     Kind("object-updater", "object", "keelstore.obj.options:ObjectUpdaterOptions", _object_updater),
     Kind("object-expirer", "object", "keelstore.obj.options:ObjectExpirerOptions", _object_expirer,
          patterns=("delay_reaping_",)),

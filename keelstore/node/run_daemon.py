@@ -153,6 +153,14 @@ def container_updater() -> int:
     return main(name="container-updater")
 
 
+def object_replicator() -> int:
+    return main(name="object-replicator")
+
+
+def object_auditor() -> int:
+    return main(name="object-auditor")
+
+
 def object_updater() -> int:
     return main(name="object-updater")
 

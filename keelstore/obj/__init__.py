@@ -6,4 +6,7 @@ Acting: ``place`` (where an object lives), ``attributes`` (metadata of an open f
 directory), ``hashes`` (suffix hashes), ``writer`` (files put in place, durably), ``reader`` (an open object and its
 body), ``store`` (ObjectStore, of all these), ``updates`` (container updates, expiry queue, async pendings), ``get``,
 ``put``, ``post``, ``delete`` (the verbs), ``server``. ``ssync`` is the protocol that replicates objects.
+Daemons: ``replicator`` (``jobs``: pure, what a partition needs; ``partition_work``, ``rsync``: it is done), ``auditor``
+(``audit``: what is wrong with an object; ``watchers``), ``updater`` (``backlog``, ``update_rows``), ``expirer``
+(``expiry_queue``).
 """

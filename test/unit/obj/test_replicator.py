@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from keelstore.common import concurrency, events, fs
+from keelstore.common.backend import serve_locally
 from keelstore.common.daemon_frame import ALL, Selection, World
 from keelstore.common.recon_cache import ReconCache
 from keelstore.common.ring.ring import Node
@@ -279,7 +280,6 @@ def test_a_peer_whose_hashes_are_a_bomb(cluster: Replicated, monkeypatch: pytest
 
     concrete = app._handlers["REPLICATE"]
     assert concrete
-    from keelstore.common.backend import serve_locally
     serve_locally(primaries[1].address, bomb)
     run = cluster.replicator(cluster.number(primaries[0]))
     run.run_once()
