@@ -3,8 +3,8 @@
     keelstore-init all|main|SERVER[.CONFIG]... start|stop|shutdown|restart|reload|reload-seamless|force-reload|kill|status
 
 A server's configurations are all ``*.conf`` files and ``*.conf.d`` directories below the configuration directory whose path
-begins with its name: ``object-server.conf``, ``object-server/1.conf``. Each runs as a process group of its own; its pid
-file in the run directory is locked by it, so a stale one is never believed.
+begins with its name: ``object-server.conf``, ``object-server/1.conf``. A daemon's are those of the server of its type that
+have a section for it, else files that begin with its own name. Each runs as a process group of its own; its pid file in the run directory is locked by it, so a stale one is never believed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from keelstore.common import daemon
+from keelstore.common.entry_points import COMMANDS as COMMANDS_OF_PACKAGE
 from keelstore.node.command import own_command
 
 MAIN = ("account-server", "container-server", "object-server", "proxy-server")
-ALL = MAIN
+DAEMONS = tuple(sorted(name.removeprefix("keelstore-") for name, target in COMMANDS_OF_PACKAGE.items()
+                       if target.startswith("keelstore.node.run_daemon:")))
+ALL = (*MAIN, *DAEMONS)
 COMMANDS = ("start", "stop", "shutdown", "restart", "reload", "reload-seamless", "force-reload", "kill", "status",
             "no-wait", "no-daemon")
 DEFAULT_CONF_DIRS = ("/etc/keelstore", "/etc/swift")
@@ -79,7 +82,26 @@ def servers_of(words: Sequence[str]) -> list[tuple[str, str | None]]:
 
 
 def configurations(conf_dir: str, server: str) -> list[str]:
-    """The configuration files and directories of a server, in order."""
+    """The configuration files and directories of a server or daemon, in order."""
+    if server in DAEMONS:
+        shared = [path for path in _named(conf_dir, f"{server.partition('-')[0]}-server") if _has_section(path, server)]
+        return shared or _named(conf_dir, server)
+    return _named(conf_dir, server)
+
+
+def _has_section(path: str, name: str) -> bool:
+    files = [path] if os.path.isfile(path) else [os.path.join(path, file) for file in sorted(os.listdir(path))]
+    for file in files:
+        try:
+            with open(file, encoding="utf-8", errors="replace") as lines:
+                if any(line.strip() == f"[{name}]" for line in lines):
+                    return True
+        except OSError:
+            continue
+    return False
+
+
+def _named(conf_dir: str, server: str) -> list[str]:
     found = []
     for directory, subdirectories, files in os.walk(conf_dir):
         inside = os.path.relpath(directory, conf_dir)
@@ -96,6 +118,8 @@ def units_of(server: str, config: str | None, conf_dir: str, run_dir: str) -> li
     units = []
     for path in configurations(conf_dir, server):
         stem = os.path.relpath(path, conf_dir).removesuffix(".d").removesuffix(".conf")
+        if server in DAEMONS:
+            stem = stem.replace(f"{server.partition('-')[0]}-server", server, 1)
         if config is None or os.path.basename(stem) == config:
             units.append(Unit(server, path, stem.replace(os.sep, "-"), run_dir))
     return units
@@ -174,6 +198,8 @@ class Manager:
                 if state.get("serves") and state.get("pid") == process.pid:
                     break
                 time.sleep(0.05)
+            if process.poll() == 0 and self.options.once:
+                continue
             if process.poll() is not None:
                 assert process.stderr is not None
                 lines = process.stderr.read().decode("utf-8", "replace").strip().splitlines()
@@ -221,6 +247,8 @@ class Manager:
 
     def reload(self, server: str, units: Sequence[Unit]) -> bool:
         """Ours is graceful and seamless in one: the running supervisor does it, and refuses what does not load."""
+        if server in DAEMONS:  # what it does may be cut off at any point: stopping and starting loses nothing
+            return self.stop(server, units, signal.SIGTERM) and self.start(units)
         well = True
         for unit in units:
             pid = unit.pid
@@ -249,6 +277,10 @@ class Manager:
         return all(pid is not None for _, pid in running)
 
     def _command(self, unit: Unit) -> list[str]:
+        if unit.server in DAEMONS:
+            once = ["--once"] if self.options.once else []
+            return own_command("keelstore.node.run_daemon", [
+                unit.server, unit.conf, "--run-dir", self.run_dir, "--name", unit.name, *once])
         role = unit.server.removesuffix("-server")
         return own_command("keelstore.node", [unit.conf, "--role", role, "--run-dir", self.run_dir, "--name", unit.name])
 
@@ -262,7 +294,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("-w", "--no-wait", action="store_true", help="do not wait until servers serve")
     parser.add_argument("-n", "--no-daemon", action="store_true", help="start in the foreground")
     parser.add_argument("-g", "--graceful", action="store_true", help="accepted: stopping always lets requests end")
-    parser.add_argument("-o", "--once", action="store_true", help="accepted: for daemons")
+    parser.add_argument("-o", "--once", action="store_true", help="of daemons: one pass")
     parser.add_argument("-c", "--config-num", type=int, metavar="N", help="only the configuration with this number, from 1")
     parser.add_argument("-k", "--kill-wait", type=int, default=15, metavar="N", help="seconds to wait for processes to die")
     parser.add_argument("--kill-after-timeout", action="store_true", help="then kill them")

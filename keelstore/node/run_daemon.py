@@ -24,6 +24,7 @@ from keelstore.common.daemon import (  # noqa: E402
     notify,
     raise_limits,
     set_priority,
+    write_state,
 )
 from keelstore.common.daemon_frame import Daemon, Selection  # noqa: E402
 from keelstore.common.errors import ConfigError, KeelstoreError  # noqa: E402
@@ -102,6 +103,8 @@ def main(arguments: Sequence[str] | None = None, name: str = "") -> int:
         if problem:
             daemon.log.warning("priority not as configured: %s", problem)
         once = options.once or "once" in options.words or not daemonize or not only.is_all
+        if lock is not None:
+            write_state(lock.path.removesuffix(".pid") + ".json", {"pid": os.getpid(), "serves": True, "workers": []})
         status = _run(daemon, only if once else None)
         del lock
         return status

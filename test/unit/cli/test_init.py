@@ -20,9 +20,9 @@ from test.support.waiting import until
 
 
 @pytest.mark.parametrize("words,expected", [
-    (["all"], ["account-server", "container-server", "object-server", "proxy-server"]),
-    (["proxy"], ["proxy-server"]), (["object-server", "object"], ["object-server"]), (["*object*"], ["object-server"]),
-    (["nonsense", "object-fridge"], []), (["rest"], []),
+    (["main"], list(init.MAIN)), (["all"], [*init.MAIN, *init.DAEMONS]), (["rest"], list(init.DAEMONS)),
+    (["proxy"], ["proxy-server"]), (["object-server", "object"], ["object-server"]), (["object-s*"], ["object-server"]),
+    (["nonsense", "object-fridge"], []), (["object-updater"], ["object-updater"]),
 ])
 def test_names(words: list[str], expected: list[str]) -> None:
     assert [name for name, _ in init.servers_of(words)] == expected
@@ -38,6 +38,17 @@ def test_configurations_of_a_server(tmp_path: Path) -> None:
     assert init.configurations(str(tmp_path), "account-server") == [str(tmp_path / "account-server.conf.d")]
     (unit,) = init.units_of("object-server", "2", str(tmp_path), "/run")
     assert unit.pid_file == "/run/object-server-2.pid"
+
+
+def test_configurations_of_a_daemon(tmp_path: Path) -> None:
+    for name, text in (("object-server/1.conf", "[object-updater]\n"), ("object-server/2.conf", ""), ("object-expirer.conf", "[object-expirer]\n")):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    (unit,) = init.units_of("object-updater", None, str(tmp_path), "/run")
+    assert (unit.conf, unit.pid_file) == (str(tmp_path / "object-server" / "1.conf"), "/run/object-updater-1.pid")
+    assert init.configurations(str(tmp_path), "object-expirer") == [str(tmp_path / "object-expirer.conf")]
+    assert init.configurations(str(tmp_path), "account-reaper") == []
 
 
 class Init:
@@ -99,3 +110,22 @@ def test_a_missing_configuration(run: Init) -> None:
     (Path(run.etc) / "object-server.conf").unlink()
     assert run("object", "start") == (1, "Unable to locate config for object-server\n")
     assert run("nonsense", "start")[0] == 1
+
+
+def test_a_daemon_is_started_and_stopped_and_makes_one_pass(tmp_path: Path) -> None:
+    run = Init(tmp_path)
+    try:
+        code, text = run("object-updater", "start")
+        assert code == 0 and "Starting object-updater" in text
+        first = run.pid("object-updater")
+        assert first and run("object-updater", "status")[0] == 0
+        assert run("object-updater", "start")[0] == 1
+        assert run("object-updater", "reload")[0] == 0
+        assert run.pid("object-updater") not in (None, first)
+        assert run("object-updater", "stop")[0] == 0 and run.pid("object-updater") is None
+        code, text = run("object-updater", "container-updater", "start", "--once")
+        assert code == 0, text
+        until(lambda: run.pid("object-updater") is None and run.pid("container-updater") is None, "both passes have ended")
+        assert (Path(run.etc).parent / "cache" / "daemons.recon").exists()
+    finally:
+        run("rest", "kill")
