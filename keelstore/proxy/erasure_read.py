@@ -89,7 +89,7 @@ class _FragmentRead:
         self._news: list[tuple[Any, Response | None]] = []
         self._waking = Event()
         self._is_over = False
-        self._running = 0
+        self._running = self._asked = 0
         self._missing = 0  # primaries that have nothing, or nothing durable
         self._answers: dict[int, Answer] = {}  # of bad answers, by id of their facts
         self._told_asked: set[tuple[str, int]] = set()
@@ -144,9 +144,14 @@ class _FragmentRead:
 
     def _start(self) -> bool:
         """Ask one node more; whether there was one."""
-        node = next(self.nodes, None) or self._told()
+        node = None
+        if self._asked > self.policy.ndata:
+            node = self._told()
+        if node is None:
+            node = next(self.nodes, None) or self._told()
         if node is None:
             return False
+        self._asked += 1
         headers = Headers(self.reading.target.headers)
         headers[PREFERENCES] = self.choice.preferences()
         if self.pairs:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from keelstore.common.headers import Headers
@@ -18,6 +19,7 @@ EC_PREFIX = "X-Object-Sysmeta-Ec-"
 EC_ETAG = f"{EC_PREFIX}Etag"
 EC_LENGTH = f"{EC_PREFIX}Content-Length"
 EC_INDEX = f"{EC_PREFIX}Frag-Index"
+MAX_TIMES = 16  # of objects that a node may tell of
 MAX_TOLD = 256  # fragments of one time that a node may tell of; more is nonsense
 
 
@@ -112,19 +114,19 @@ def _held(text: str | None) -> dict[Timestamp, frozenset[int]]:
     try:
         return {
             Timestamp(stamp): frozenset(int(index) for index in indexes[:MAX_TOLD])
-            for stamp, indexes in json.loads(text).items()
+            for stamp, indexes in islice(json.loads(text).items(), MAX_TIMES)
         }
     except (ValueError, TypeError, AttributeError, RecursionError):
         return {}
 
 
 class Bucket:
-    """The good answers of one data timestamp: fragments of one object."""
+    """The good answers of one data timestamp: fragments of one object, whose ETag the first of them tells."""
 
     __slots__ = ("answers", "etag", "is_durable", "policy", "timestamp", "told")
 
-    def __init__(self, policy: ErasureCodingPolicy, timestamp: Timestamp, etag: str):
-        self.policy, self.timestamp, self.etag = policy, timestamp, etag
+    def __init__(self, policy: ErasureCodingPolicy, timestamp: Timestamp):
+        self.policy, self.timestamp, self.etag = policy, timestamp, ""
         self.is_durable = False
         self.answers: dict[int, list[Facts]] = {}  # by fragment; the first of each is the one to use
         self.told: dict[int, list[Facts]] = {}  # fragments that nodes hold beside the one they gave
@@ -183,17 +185,24 @@ class Choice:
                 self.newest_tombstone = max(self.newest_tombstone, facts.time)
             return False
         assert facts.fragment is not None
-        bucket = self.buckets.get(facts.data_time)
-        if bucket is None:
-            bucket = self.buckets[facts.data_time] = Bucket(self.policy, facts.data_time, facts.etag)
-            bucket.is_durable = facts.data_time in self._durable
-        if bucket.etag != facts.etag or facts.fragment >= self.policy.fragments:
+        bucket = self._bucket(facts.data_time)
+        if (bucket.answers and bucket.etag != facts.etag) or facts.fragment >= self.policy.fragments:
             return False
+        bucket.etag = facts.etag
         bucket.answers.setdefault(facts.fragment, []).append(facts)
-        for index in facts.held.get(facts.data_time, ()):
-            if index != facts.fragment and index < self.policy.fragments:
-                bucket.told.setdefault(index, []).append(facts)
+        for time, indexes in facts.held.items():
+            told = self._bucket(time).told
+            for index in indexes:
+                if index < self.policy.fragments and (index != facts.fragment or time != facts.data_time):
+                    told.setdefault(index, []).append(facts)
         return True
+
+    def _bucket(self, time: Timestamp) -> Bucket:
+        bucket = self.buckets.get(time)
+        if bucket is None:
+            bucket = self.buckets[time] = Bucket(self.policy, time)
+            bucket.is_durable = time in self._durable
+        return bucket
 
     def ranked(self) -> list[Bucket]:
         """Best first; those that a tombstone has deleted are left out."""

@@ -21,6 +21,15 @@ from keelstore.proxy.app import app_factory as proxy_factory
 from test.support import fakes
 
 FACTORIES = {"account": account_factory, "container": container_factory, "object": object_factory}
+POLICY_2 = """[storage-policy:2]
+name = ec42
+policy_type = erasure_coding
+ec_type = isa_l_rs_vand
+ec_num_data_fragments = 4
+ec_num_parity_fragments = 2
+ec_object_segment_size = 65536
+ec_duplication_factor = {duplication}
+"""
 _next_base = itertools.count(1)
 
 
@@ -30,7 +39,7 @@ class InProcessCluster:
     A node that is stopped refuses connections, as nothing listens at its address either.
     """
 
-    def __init__(self, root: Path, nodes: int = 4, devices: int = 2, **proxy_options: str):
+    def __init__(self, root: Path, nodes: int = 4, devices: int = 2, duplication: int = 1, **proxy_options: str):
         self.root, self.nodes = root, nodes
         number = next(_next_base)
         self.ip = f"127.77.{number // 250}.{number % 250}"
@@ -38,8 +47,9 @@ class InProcessCluster:
         self.etc.mkdir()
         (self.etc / "keelstore.conf").write_text(
             "[swift-hash]\nswift_hash_path_suffix = changeme\n[storage-policy:0]\nname = gold\ndefault = yes\n"
-            "[storage-policy:1]\nname = silver\n")
-        for name, replicas in (("account", 3), ("container", 3), ("object", 3), ("object-1", 2)):
+            "[storage-policy:1]\nname = silver\n" + POLICY_2.format(duplication=duplication))
+        for name, replicas in (("account", 3), ("container", 3), ("object", 3), ("object-1", 2),
+                               ("object-2", 6 * duplication)):
             self._ring(name, replicas, devices)
         for node in range(nodes):
             for device in range(devices):
