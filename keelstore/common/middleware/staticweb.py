@@ -148,8 +148,6 @@ class StaticWeb:
         site = Site.of(account, container, container_info(environ, self.app, account, container, source=SOURCE_NAME))
         if not site.is_web or (response.status != 404 and not _is_of_type(response, site.directory_type)):
             return response
-        if environ["REQUEST_METHOD"] == "HEAD":
-            response.body, response.app_iter = b"", None
         has_slash = obj.endswith("/")
         if site.index:
             page = self._get(request, site.path(f"{obj}{'' if has_slash else '/'}{site.index}"),

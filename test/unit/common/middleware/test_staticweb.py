@@ -6,9 +6,11 @@ import pytest
 from keelstore.common.acl import ACL
 from keelstore.common.errors import ConfigError
 from keelstore.common.http import Response
+from keelstore.common.middleware import staticweb
 from keelstore.common.middleware.staticweb import StaticWeb, StaticWebOptions, filter_factory
 from keelstore.common.middleware.tempurl import WEB_PAGE
 from keelstore.common.middleware.web_pages import human_size, link_query, listing_page
+from keelstore.common.wsgi import Rule, broken_rules
 from test.unit.common.middleware.helpers import call
 
 FILES = {"index.html": "ROOT", "d/index.html": "SUB", "d/e/f.txt": "text", "m": "", "m2/": "", "404err": "NOT THERE", "401err": "NOT YOU",
@@ -209,3 +211,10 @@ def test_a_bad_url_base_stops_the_start():
                                              (1600000, "2Mi"), (5 << 40, "5Ti"), (10 ** 22, "8674Ei")])
 def test_sizes_for_people(count, text):
     assert human_size(count) == text
+
+
+@pytest.mark.parametrize("auth", ["tempauth", "keystoneauth", "authtoken"])
+def test_security_S21_a_pipeline_that_has_it_before_authentication_does_not_start(auth):
+    rules = [Rule("staticweb", other, True) for other in staticweb.AFTER] + [Rule("staticweb", other, False) for other in staticweb.BEFORE]
+    assert broken_rules(["catch_errors", "staticweb", auth, "copy"], rules) == [Rule("staticweb", auth, True)]
+    assert broken_rules(["catch_errors", auth, "staticweb", "copy"], rules) == []
