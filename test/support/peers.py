@@ -61,6 +61,15 @@ name = silver
 policy_type = replication
 """
 
+EC_POLICY = """
+[storage-policy:2]
+name = ec42
+policy_type = erasure_coding
+ec_type = isa_l_rs_vand
+ec_num_data_fragments = 4
+ec_num_parity_fragments = 2
+"""
+
 STORAGE_CONF = """\
 [DEFAULT]
 devices = {devices}
@@ -143,6 +152,7 @@ class Peers:
     devices_per_site: int = 2
     node_timeout: float = 10
     proxy_conf: str = PROXY_CONF
+    has_fragments: bool = False  # a third policy, erasure coded 4+2
     suppression: float = 0.1  # short, so that a test need not wait for a server that is back to be used again
     running: dict[tuple[str, int], Process] = field(default_factory=dict)
     ports: list[dict[str, int]] = field(init=False)
@@ -157,9 +167,12 @@ class Peers:
         for device in self.device_names:
             (self.devices / device).mkdir(parents=True)
         self.swift_dir.mkdir()
-        (self.swift_dir / "swift.conf").write_text(CLUSTER_FILE)
+        (self.swift_dir / "swift.conf").write_text(CLUSTER_FILE + (EC_POLICY if self.has_fragments else ""))
         self.runner.write_text(SWIFT_RUNNER)
-        for name, kind, replicas in (("account", "account", 3), ("container", "container", 3), ("object", "object", 3), ("object-1", "object", 2)):
+        rings = [("account", "account", 3), ("container", "container", 3), ("object", "object", 3), ("object-1", "object", 2)]
+        if self.has_fragments:
+            rings.append(("object-2", "object", 6))
+        for name, kind, replicas in rings:
             builder = RingBuilder(6, replicas, 1)
             for number, device in enumerate(self.device_names):
                 port = self.ports[number // self.devices_per_site][kind]
