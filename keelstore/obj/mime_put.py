@@ -161,7 +161,7 @@ class MimeDocuments:
 
     def commit(self) -> None:
         """Read the document that confirms the write, first of a new body. Raises BadRequest; RequestError 500 when it
-        is another; ClientDisconnect and ClientTimeout when there is none.
+        is another; ClientDisconnect and ClientTimeout when the sender gives up.
         """
         self._held = b""
         try:
@@ -173,7 +173,6 @@ class MimeDocuments:
             if error.__cause__ is not None or not getattr(self._source, "ended", True):
                 raise
             raise BadRequest("couldn't find PUT commit MIME doc") from None
-        self.drain()
 
     def drain(self) -> None:
         """Read what is left of the body, so that the connection can be used again. Bounded by what the framing allows."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from hashlib import md5
 from typing import TYPE_CHECKING
 
@@ -257,6 +258,8 @@ class Put:
             source.send_continue()
             documents.commit()
             server.store.make_durable(self.place, self.timestamp, self.fragment, next_part_power=self.part_power)
+            with suppress(ClientDisconnect, ClientTimeout):  # what is done is done, and the container is to hear of it
+                documents.drain()
         return metadata, footers[0]
 
     # -- afterwards ----------------------------------------------------------------------------------------------------

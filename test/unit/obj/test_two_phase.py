@@ -1,0 +1,190 @@
+"""The two-phase PUT of a fragment, through the object server."""
+
+from __future__ import annotations
+
+import json
+import os
+from hashlib import md5
+from typing import Any
+
+import pytest
+
+from keelstore.common.errors import ObjectStateChanged
+from keelstore.common.headers import Headers
+from test.support.objects import OBJECT, Peer, ServerBox, stamp
+
+CONTAINER = ("127.0.0.1", 6201)
+PATH = "/sda1/7/a/c/o"
+COMMIT = b"X-Document: put commit\r\n\r\nput_commit_confirmation\r\n--B--"
+
+
+@pytest.fixture
+def box(tmp_path):
+    return ServerBox(str(tmp_path), {CONTAINER: Peer()})
+
+
+def first_body(data: bytes, index: object = 3, **more: str) -> bytes:
+    footer = {"Etag": md5(data).hexdigest(), "X-Object-Sysmeta-Ec-Etag": "whole", "X-Object-Sysmeta-Ec-Content-Length": "99",
+              "X-Backend-Container-Update-Override-Etag": "whole", "X-Backend-Container-Update-Override-Size": "99", **more}
+    if index is not None:
+        footer["X-Object-Sysmeta-Ec-Frag-Index"] = str(index)
+    text = json.dumps(footer).encode()
+    return (b"--B\r\nX-Document: object body\r\n\r\n" + data + b"\r\n--B\r\nX-Document: object metadata\r\nContent-MD5: "
+            + md5(text).hexdigest().encode() + b"\r\n\r\n" + text + b"\r\n--B\r\n")  # fmt: skip
+
+
+def begin(box: ServerBox, body: bytes, at: float = 0, **headers: str) -> Any:
+    """The upload after its first phase, and what the server says to that (None: go on)."""
+    sent = Headers({
+        "X-Timestamp": stamp(at).internal, "Content-Type": "text/plain", "X-Backend-Obj-Metadata-Footer": "yes",
+        "X-Backend-Obj-Multiphase-Commit": "yes", "X-Backend-Obj-Multipart-Mime-Boundary": "B",
+        "X-Backend-Storage-Policy-Index": "2", **{k.replace("_", "-"): v for k, v in headers.items()},
+    })  # fmt: skip
+    upload = box.backend.upload(OBJECT, PATH, sent)
+    early = upload.ready()
+    if early is None:
+        assert upload.continue_headers["X-Obj-Multiphase-Commit"] == upload.continue_headers["X-Obj-Metadata-Footer"] == "yes"
+        upload.send(body)
+        upload.end_body()
+        early = upload.ready()
+    return upload, early
+
+
+def finish(upload: Any, document: bytes = COMMIT) -> int:
+    upload.send(document)
+    return int(upload.finish().status)
+
+
+def names(box: ServerBox) -> list[str]:
+    directory = box.place(policy=2).directory
+    return sorted(os.listdir(directory)) if os.path.isdir(directory) else []
+
+
+def name(index: int, durable: bool, at: float = 0) -> str:
+    return f"{stamp(at).internal}#{index}{'#d' if durable else ''}.data"
+
+
+def get(box: ServerBox, **headers: str) -> Any:
+    return box.call("GET", PATH, {"X-Backend-Storage-Policy-Index": "2", **{k.replace("_", "-"): v for k, v in headers.items()}})
+
+
+@pytest.mark.parametrize("size", [0, 5, 300000])
+def test_nothing_counts_before_the_commit(box, size):
+    data = bytes(range(250)) * (size // 250) + b"x" * (size % 250)
+    upload, early = begin(box, first_body(data), X_Container_Host="127.0.0.1:6201", X_Container_Device="sdb",
+                          X_Container_Partition="1")
+    assert early is None
+    assert names(box) == [name(3, False)]
+    assert get(box).status == 404
+    assert get(box, X_Backend_Fragment_Preferences="[]").status == 200
+    assert not box.local[CONTAINER].calls
+    assert finish(upload) == 201
+    assert names(box) == [name(3, True)]
+    found = get(box)
+    assert (found.status, found.read()) == (200, data)
+    assert found.headers["X-Object-Sysmeta-Ec-Frag-Index"] == "3"
+    assert json.loads(found.headers["X-Backend-Fragments"]) == {stamp(0).internal: [3]}
+    told = box.local[CONTAINER].calls[0][2]
+    assert (told["X-Etag"], told["X-Size"]) == ("whole", "99")
+
+
+def test_sender_that_gives_up_leaves_a_fragment_that_does_not_count(box):
+    upload, _ = begin(box, first_body(b"hello"))
+    upload.abort()
+    assert names(box) == [name(3, False)] and get(box).status == 404
+
+
+@pytest.mark.parametrize(("document", "status"), [
+    (b"X-Document: other\r\n\r\nx\r\n--B--", 500), (b"", 400), (b"X-Document: put com", 400), (COMMIT[:-5], 400),
+])  # fmt: skip
+def test_what_is_no_commit(box, document, status):
+    upload, _ = begin(box, first_body(b"hello"))
+    assert finish(upload, document) == status
+    assert names(box) == [name(3, False)]
+
+
+@pytest.mark.parametrize(("body", "headers", "status"), [
+    (first_body(b"x", None), {}, 400), (first_body(b"x", 6), {}, 400), (first_body(b"x", "x"), {}, 400),
+    (first_body(b"x", Etag="0" * 32), {}, 422), (first_body(b"xy"), {"X_Backend_Obj_Content_Length": "3"}, 499),
+    (first_body(b"x"), {"X_Backend_Storage_Policy_Index": "0"}, 501),
+    (first_body(b"x"), {"X_Backend_Obj_Multipart_Mime_Boundary": ""}, 400),
+])  # fmt: skip
+def test_first_phase_that_is_refused(box, body, headers, status):
+    _, early = begin(box, body, **headers)
+    assert early.status == status and names(box) == []
+
+
+def test_a_fragment_needs_an_index(box):
+    answer = box.call("PUT", PATH, {"X-Backend-Storage-Policy-Index": "2"}, b"x", at=0)
+    assert (answer.status, names(box)) == (400, [])
+
+
+def test_older_put_is_refused_and_newer_one_replaces(box):
+    upload, _ = begin(box, first_body(b"new"), at=5)
+    finish(upload)
+    _, early = begin(box, first_body(b"old"), at=4)
+    assert early.status == 409
+    upload, _ = begin(box, first_body(b"newer", 1), at=6)
+    assert names(box) == [name(3, True, 5), name(1, False, 6)]
+    assert get(box).read() == b"new"
+    assert finish(upload) == 201
+    assert names(box) == [name(1, True, 6)]
+
+
+@pytest.mark.parametrize("newer", ["delete", "put"])
+def test_commit_of_what_was_superseded_meanwhile(box, newer):
+    upload, _ = begin(box, first_body(b"old"), at=1)
+    if newer == "delete":
+        box.call("DELETE", PATH, {"X-Backend-Storage-Policy-Index": "2"}, at=2)
+        assert get(box).status == 404
+    else:
+        other, _ = begin(box, first_body(b"new"), at=2)
+        assert finish(other) == 201
+    assert finish(upload) == 201
+    assert len(names(box)) == 1 and names(box)[0].startswith(stamp(2).internal)
+
+
+def test_commit_of_what_vanished(box):
+    upload, _ = begin(box, first_body(b"x"))
+    os.unlink(f"{box.place(policy=2).directory}/{name(3, False)}")
+    assert finish(upload) == 503
+
+
+def test_commit_in_both_partitions_while_the_part_power_grows(box):
+    place = box.place(policy=2)
+    upload, _ = begin(box, first_body(b"x"), X_Backend_Next_Part_Power="9")
+    other = place.moved(9)
+    assert other.directory != place.directory and os.listdir(other.directory) == [name(3, False)]
+    assert finish(upload) == 201
+    assert os.listdir(other.directory) == names(box) == [name(3, True)]
+
+
+def test_a_second_commit_does_nothing(box):
+    place = box.place(policy=2)
+    upload, _ = begin(box, first_body(b"x"))
+    finish(upload)
+    box.store.make_durable(place, stamp(0), 3)  # again: it is durable already
+    with pytest.raises(ObjectStateChanged):
+        box.store.make_durable(place, stamp(9), 3)
+
+
+@pytest.mark.parametrize("size", [1000, 70000, 1 << 20])
+@pytest.mark.parametrize("range_", ["", "bytes=5-9"])
+def test_a_rotten_fragment_is_not_found(box, size, range_):
+    data = os.urandom(size)
+    upload, _ = begin(box, first_body(data))
+    finish(upload)
+    path = f"{box.place(policy=2).directory}/{name(3, True)}"
+    with open(path, "r+b") as file:
+        file.seek(size // 2)
+        file.write(bytes([data[size // 2] ^ 1]))
+    found = get(box, **({"Range": range_} if range_ else {}))
+    assert (found.status, names(box)) == (404, [])
+    assert os.listdir(f"{box.device_path}/quarantined/objects-2")
+
+
+def test_a_fragment_that_was_checked_says_so(box):
+    upload, _ = begin(box, first_body(os.urandom(70000)))
+    finish(upload)
+    for headers in ({}, {"Range": "bytes=0-9"}):
+        assert get(box, **headers).headers["X-Backend-Body-Checked"] == "true"
