@@ -75,11 +75,9 @@ def make_head(
     if not keep_alive:
         text += _CLOSE
         count += 1
-    elif http10:
+    else:  # said to HTTP/1.1 clients too, as the field's servers do: tools look for it
         text += _KEEP
         count += 1
-    else:
-        text += "\r\n"
     data = text.encode("latin-1")
     if not is_plain(data, count):
         raise ValueError("control character in a header")
