@@ -232,6 +232,7 @@ class ObjectAuditor(Daemon):
         if totals.sizes:
             self.log.info("object audit (%s): sizes %s", kind, json.dumps(totals.sizes))
         self.world.leave("object", {f"object_auditor_stats_{kind}": totals.as_dict()})
+        self.show(force=True)
 
     def figures(self) -> dict[str, Any]:
         return {

@@ -15,8 +15,9 @@ from typing import Any
 from test.support.peers import STORAGE_CONF, Peers
 from test.support.processes import ROOT, Process
 
-ROLES = {"object-updater": "object", "object-expirer": "object", "container-updater": "container", "account-reaper": "account"}
+ROLES = {"object-replicator": "object", "object-auditor": "object", "object-updater": "object", "object-expirer": "object", "container-updater": "container", "account-reaper": "account"}
 QUICK = {"object-updater": "objects_per_second = 0\n", "container-updater": "containers_per_second = 0\naccount_suppression_time = 0.5\n",
+         "object-replicator": "", "object-auditor": "files_per_second = 0\nzero_byte_files_per_second = 0\n",
          "object-expirer": "tasks_per_second = 0\nconcurrency = 8\n", "account-reaper": ""}
 
 

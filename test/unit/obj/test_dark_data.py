@@ -25,7 +25,7 @@ LOG = logging.getLogger("test.dark")
 
 class Dark:
     def __init__(self, root: Path):
-        self.cluster = InProcessCluster(root, nodes=4, devices=1)
+        self.cluster = InProcessCluster(root, nodes=4, devices=2)
         self.cluster.ask("PUT", "/v1/a")
         assert self.cluster.ask("PUT", "/v1/a/c").status == 201
 

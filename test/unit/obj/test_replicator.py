@@ -39,7 +39,7 @@ class Replicated:
     """A cluster with a replicator on each node."""
 
     def __init__(self, root: Path, **options: Any):
-        self.cluster = InProcessCluster(root, nodes=4, devices=1)
+        self.cluster = InProcessCluster(root, nodes=4, devices=2)
         self.options = options
         proxy = self.cluster.proxy
         self.hash_path, self.policies = proxy.cluster.hash_path, proxy.cluster.policies
@@ -226,7 +226,7 @@ def test_selections(cluster: Replicated) -> None:
         assert cluster.put(f"o{number}") == 201
     run = cluster.replicator(0)
     lines = list(run.dry_run(ALL))
-    assert lines and all(line.startswith("sync policy 0 partition ") and "of d00 with" in line for line in lines)
+    assert lines and all(line.startswith("sync policy 0 partition ") and "of d0" in line and " with " in line for line in lines)
     part = next(iter(run.plan(ALL))).partition
     assert [job.partition for job in run.plan(Selection(partitions=frozenset({part})))] == [part]
     assert list(run.plan(Selection(devices=frozenset({"other"})))) == []
