@@ -117,7 +117,7 @@ class ObjectController:
                 erasure_read.as_object(response.headers, is_head=True)
         else:
             response = reading.run(reading.nodes.primary_count if own.concurrent_gets else 1, stagger)
-        if reading.source is not None or response.is_success:
+        if reading.source is not None or response.status < 400 or response.status == 416:
             found = response.headers
             kind = dict.get(found, "Content-Type")
             if kind is not None and "swift_bytes" in kind:

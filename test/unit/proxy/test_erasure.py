@@ -151,7 +151,7 @@ def test_conditions_are_judged_by_the_objects_etag(cluster):
     etag = cluster.ask("PUT", PATH, body=b"x" * 999).headers["Etag"]
     for method in ("GET", "HEAD"):
         got = cluster.ask(method, PATH, {"If-None-Match": etag})
-        assert (got.status, got.headers["Etag"]) == (304, etag)
+        assert (got.status, got.headers["Etag"], got.headers["Accept-Ranges"]) == (304, etag, "bytes")
         assert cluster.ask(method, PATH, {"If-Match": "other"}).status == 412
         assert cluster.ask(method, PATH, {"If-Match": etag}).status == 200
 
@@ -334,6 +334,40 @@ def test_fragments_anywhere_are_found(cluster):
         target = cluster.root / found[0].relative_to(cluster.root).parent / path.name
         path.rename(target)
     assert cluster.ask("GET", PATH).body == body
+
+
+def test_handoff_fragments_count_and_duplicates_do_not(cluster):  # scenarios-fault 64, 65
+    body, primaries = octets(100000), devices_of(cluster)
+    away = [cluster.device_path(device) for device in primaries[:2]]
+    for path in away:
+        path.rename(path.with_name(f"{path.name}-away"))
+    assert cluster.ask("PUT", PATH, body=body).status == 201
+    for path in away:
+        path.with_name(f"{path.name}-away").rename(path)
+    cluster.proxy.health._errors.clear()
+    assert not {path.relative_to(cluster.root).parts[1] for path in fragments(cluster)} & set(primaries[:2])
+    for path in fragments(cluster)[2:4]:  # two of the primaries lose theirs
+        path.unlink()
+    assert cluster.ask("GET", PATH).body == body
+    first = fragments(cluster)[0]
+    target = cluster.device_path(primaries[0]) / first.relative_to(cluster.root).relative_to(*["/".join(
+        first.relative_to(cluster.root).parts[:2])])
+    target.parent.mkdir(parents=True)
+    target.hardlink_to(first)  # five fragments, four of them different
+    assert cluster.ask("GET", PATH).body == body
+    fragments(cluster)[2].unlink()  # now three
+    assert cluster.ask("GET", PATH).status == 503
+
+
+def test_three_of_six_devices_dead(cluster):  # scenarios-fault 67, 68
+    cluster.ask("PUT", PATH, body=octets(100000))
+    for device in devices_of(cluster)[:3]:
+        cluster.remove_device(device)
+    assert cluster.ask("GET", PATH).status == 503
+    assert cluster.ask("GET", PATH, {"X-Newest": "true"}).status == 503
+    assert cluster.ask("DELETE", PATH).status == 204
+    for method in ("GET", "HEAD"):
+        assert cluster.ask(method, PATH).status == 404
 
 
 def test_duplicated_fragments(tmp_path):

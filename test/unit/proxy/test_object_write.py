@@ -259,14 +259,13 @@ def test_a_container_that_cannot_be_asked_is_503(proxy, method):
     assert proxy.ask(method, OBJ).status == 503
 
 
-def test_an_erasure_coded_policy_says_so(make_proxy):
+def test_nodes_that_do_not_offer_two_phases_get_no_fragments(make_proxy):
     from keelstore.common.policy import ErasureCodingPolicy, Policies, ReplicationPolicy
 
     proxy = make_proxy(policies=Policies.of([ReplicationPolicy(0, "gold", is_default=True), ErasureCodingPolicy(2, "ec42")]))
     proxy.backend.container_headers["X-Backend-Storage-Policy-Index"] = "2"
     response = proxy.ask("PUT", OBJ, body=b"data")
-    assert response.status == 501
-    assert b"ec42" in response.body
+    assert response.status == 503
 
 
 def test_an_unknown_policy_is_503(proxy):
