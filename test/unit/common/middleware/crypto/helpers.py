@@ -50,7 +50,7 @@ class EncryptedCluster(InProcessCluster):
     """``ask`` goes through the filters, ``raw`` to the proxy itself."""
 
     def __init__(self, root: Path, **filters: Any):
-        super().__init__(root, nodes=3, devices=1)
+        super().__init__(root, nodes=3, devices=2)
         self.app: Any = encrypted(self.proxy, **filters)
         self.through(self.app, "PUT", "/v1/a/c")
 

@@ -273,6 +273,26 @@ def test_a_plain_object_is_passed_through_untouched(cluster: EncryptedCluster) -
     assert cluster.ask("GET", OBJ, {"Range": "bytes=3-9"}).body == LARGE[3:10]
 
 
+@pytest.mark.parametrize("body", [b"", SMALL, LARGE, LARGE * 8], ids=["empty", "small", "large", "two segments"])
+def test_over_erasure_coding(cluster: EncryptedCluster, body: bytes) -> None:
+    cluster.ask("PUT", "/v1/a/ec", {"X-Storage-Policy": "ec42"})
+    put = cluster.ask("PUT", "/v1/a/ec/o", {"X-Object-Meta-Word": SECRET_WORD, "Etag": etag(body)}, body)
+    assert (put.status, put.headers["Etag"]) == (201, etag(body))
+    assert cluster.ask("PUT", "/v1/a/ec/bad", {"Etag": "0" * 32}, body).status == 422
+    got = cluster.ask("GET", "/v1/a/ec/o")
+    assert (got.status, got.body, got.headers["Etag"], got.headers["X-Object-Meta-Word"]) == (200, body, etag(body), SECRET_WORD)
+    assert cluster.ask("GET", "/v1/a/ec/o", {"If-None-Match": etag(body)}).status == 304
+    assert cluster.ask("GET", "/v1/a/ec/o", {"If-Match": "x"}).status == 412
+    (entry,) = json.loads(cluster.ask("GET", "/v1/a/ec", query="format=json").body or b"")
+    assert (entry["hash"], entry["bytes"]) == (etag(body), len(body))
+    if body:
+        assert cluster.raw("GET", "/v1/a/ec/o").body != body
+        assert cluster.ask("GET", "/v1/a/ec/o", {"Range": "bytes=5-20"}).body == body[5:21]
+        parts = cluster.ask("GET", "/v1/a/ec/o", {"Range": "bytes=1-4,-9"})
+        assert parts.status == 206 and body[1:5] in (parts.body or b"") and body[-9:] in (parts.body or b"")
+        assert parts.headers["Content-Length"] == str(len(parts.body or b""))
+
+
 def test_resuming_from_another_node(cluster: EncryptedCluster) -> None:
     cluster.ask("PUT", "/v1/a/c/resumed", {}, LARGE)
     first = next(path for path in cluster.root.rglob("*.data") if path.stat().st_size == len(LARGE))
