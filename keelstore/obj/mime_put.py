@@ -36,6 +36,7 @@ from keelstore.common.headers import Headers
 MAX_BOUNDARY = 200
 MAX_HEADERS = 16384  # bytes of a document's headers
 MAX_FOOTER = 1 << 20
+PIECE = 524288  # bytes of a body of known size taken at once, where so many are there
 
 
 class MimeDocuments:
@@ -125,13 +126,33 @@ class MimeDocuments:
 
     # -- the documents of a PUT ----------------------------------------------------------------------------------------
 
-    def object_body(self) -> Iterator[bytes]:
-        """The data, first of the documents."""
+    def object_body(self, size: int | None = None) -> Iterator[bytes]:
+        """The data, first of the documents; when its ``size`` is known it is not searched for its end. Raises
+        ClientDisconnect when it is of another.
+        """
         self.start()
         if self.at_end:
             raise BadRequest("no object body in the MIME documents")
         self.headers()
-        return self.body()
+        return self.body() if size is None else self._sized_body(size)
+
+    def _sized_body(self, size: int) -> Iterator[bytes]:
+        left = size
+        if self._held and left:
+            data, self._held = self._held[:left], self._held[left:]
+            left -= len(data)
+            yield data
+        read = getattr(self._source, "read1", None) or self._source.read
+        while left:
+            data = read(min(left, PIECE))
+            if not data:
+                raise ClientDisconnect("the body ended within a MIME document")
+            left -= len(data)
+            yield data
+        try:
+            self._skip_delimiter()
+        except BadRequest:
+            raise ClientDisconnect(f"the data is not of the announced {size} bytes") from None
 
     def footer(self) -> Headers:
         """The metadata that came after the data, in header form. Raises BadRequest, UnprocessableEntity."""

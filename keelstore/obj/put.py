@@ -232,12 +232,10 @@ class Put:
 
         def pieces() -> Iterator[bytes]:
             total = 0
-            for data in documents.object_body():
+            for data in documents.object_body(expected):
                 total += len(data)
                 if total > limit:
                     raise EntityTooLarge("Your request is too large.")
-                if expected is not None and total > expected:
-                    raise ClientDisconnect()
                 yield data
 
         def finish(received: int, etag: str) -> dict[str, str]:

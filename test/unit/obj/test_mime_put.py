@@ -46,6 +46,17 @@ def test_body_and_footer_in_any_pieces(body, size):
     assert reader.footer() == {"Etag": "x"} and reader.at_end
 
 
+@given(st.binary(max_size=300), st.integers(1, 50), st.integers(0, 310))
+def test_body_of_announced_size_in_any_pieces(body, size, announced):
+    reader = MimeDocuments(Pieces(documents(body, {"Etag": "x"}), size), "B")
+    if announced == len(body):
+        assert b"".join(reader.object_body(announced)) == body
+        assert reader.footer() == {"Etag": "x"} and reader.at_end
+    else:
+        with pytest.raises(ClientDisconnect):
+            list(reader.object_body(announced))
+
+
 def test_body_that_looks_like_a_boundary():
     body = b"\r\n--b\r\n-B\r\n--\r\n-" * 100
     for size in (1, 2, 3, 7, 64):
