@@ -316,13 +316,14 @@ def for_each(jobs: Iterable[J], function: Callable[[J], Any], concurrency_limit:
 class Workers(Generic[J]):
     """Green threads that take jobs from a queue as they come due, until stopped.
 
-    ``carry_out(key, job)`` is called for each; what it raises is logged. A lane has as many jobs at once as ``throttle``
-    allows it. Call ``kick`` after putting something in.
+    ``carry_out(key, job)`` is called for each; what it raises is logged. With ``lane_of``, a lane has as many jobs at once as
+    ``throttle`` allows it, which learns from how long they take: only for jobs that are alike. ``lane_of(job)`` must be the
+    lane under which it was put in. Call ``kick`` after putting something in.
     """
 
     def __init__(self, queue: WorkQueue[J], carry_out: Callable[[Hashable, J], None], count: int,
                  logger: logging.Logger, now: Callable[[], float], throttle: Throttle | None = None,
-                 lane_of: Callable[[J], str] = lambda job: ""):
+                 lane_of: Callable[[J], str] | None = None):
         self.queue, self._carry_out, self._count, self._log, self._now = queue, carry_out, count, logger, now
         self._throttle, self._lane_of = throttle or Throttle(count), lane_of
         self._changed = concurrency.Event()
@@ -340,7 +341,7 @@ class Workers(Generic[J]):
         while True:
             changed = self._changed = concurrency.Event()
             while self._running < self._count:
-                found = self.queue.take(self._now(), self._throttle.is_free)
+                found = self.queue.take(self._now(), self._throttle.is_free if self._lane_of is not None else None)
                 if found is None:
                     break
                 self._start(*found)
@@ -364,10 +365,17 @@ class Workers(Generic[J]):
                 if not len(self.queue):
                     return
                 continue
+            self._begin(found[1])
             pool.start(self._one, *found)
+
+    def _begin(self, job: J) -> None:
+        """Before its green thread runs, so that whoever takes the next job sees that the lane is busier."""
+        if self._lane_of is not None:
+            self._throttle.begin(self._lane_of(job))
 
     def _start(self, key: Hashable, job: J) -> None:
         self._running += 1
+        self._begin(job)
         concurrency.spawn(self._counted, key, job)
 
     def _counted(self, key: Hashable, job: J) -> None:
@@ -378,8 +386,6 @@ class Workers(Generic[J]):
             self.kick()
 
     def _one(self, key: Hashable, job: J) -> None:
-        lane = self._lane_of(job)
-        self._throttle.begin(lane)
         began = self._now()
         took: float | None = None
         try:
@@ -388,7 +394,8 @@ class Workers(Generic[J]):
         except Exception:
             self._log.exception("job %s failed", key)
         finally:
-            self._throttle.end(lane, took, self._now())
+            if self._lane_of is not None:
+                self._throttle.end(self._lane_of(job), took, self._now())
 
 
 def jitter(source: random.Random, share: float = 0.2) -> float:

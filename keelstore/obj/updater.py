@@ -65,6 +65,8 @@ class ObjectUpdater(Daemon):
         self._new: dict[Pending, None] = {}  # hinted at, not yet read
         self._rate = RateLimit(options.objects_per_second)
         self._is_forever = False
+        self._is_partial = False  # the last scan left something on the disks for want of room
+        self._scanned: list[str] = []  # devices
         self.counts = dict.fromkeys(("successes", "failures", "unlinks", "outdated_unlinks", "quarantines", "redirects",
                                      "errors", "skips"), 0)
 
@@ -73,10 +75,12 @@ class ObjectUpdater(Daemon):
     def plan(self, only: Selection) -> Iterator[Target]:
         """Every container that updates wait for, those of the oldest first. Reads what is not in the backlog yet."""
         devices = usable_devices(self.options.devices, self.options.mount_check, self.log, only)
+        self._scanned = [device.name for device in devices]
         self._rate.per_second = self.options.objects_per_second * max(1, len(devices))
         while True:
             is_whole = all([self._scan(device, only) for device in devices])  # noqa: C419 - scan every one of them
             yield from self._in_order()
+            self._is_partial = not is_whole
             if is_whole or self.backlog.is_full:  # full still: nothing of it could be sent
                 return
 
@@ -115,21 +119,23 @@ class ObjectUpdater(Daemon):
         self.progress.total = self.progress.done + len(self.backlog)
         self.workers.kick()
         deadline = began + self.interval_s
-        while (self.workers.running or (self.queue.next_due_s() or 1e18) <= self.world.clock()) \
-                and self.world.clock() < deadline:
-            concurrency.sleep(0.05)
+        while self._is_busy() and self.world.clock() < deadline:
+            concurrency.sleep(0.1)
         ended = self.world.clock()
         self.progress.end(ended)
         self.passes += 1
         self.after_pass(only, ended - began)
         self.show(force=True)
 
+    def _is_busy(self) -> bool:
+        due = self.queue.next_due_s()
+        return self.workers.running > 0 or (due is not None and due <= self.world.clock())
+
     def after_pass(self, only: Selection, took_s: float) -> None:
         now = self.world.clock()
-        devices = self.backlog.counts()
         values: dict[str, Any] = {
             "object_updater_sweep": took_s, "object_updater_last": now, "object_updater_stats": self._stats(now),
-            "object_updater_per_device": {device: self._stats(now, device) for device in sorted(devices)},
+            "object_updater_per_device": {device: self._stats(now, device) for device in self._scanned},
         }  # fmt: skip
         self.world.leave("object", values)
 
@@ -256,6 +262,9 @@ class ObjectUpdater(Daemon):
         """A container's turn has come."""
         is_well = self.send(target)
         self.progress.step(self.world.clock(), is_well)
+        if self._is_partial and len(self.backlog) < self.backlog.size // 2:
+            self._is_partial = False
+            self.wake()
         if not self.backlog.waiting_for(target):
             self._failures.pop(target, None)
             self._waits_for.pop(target, None)

@@ -75,6 +75,7 @@ def test_a_busy_lane_is_passed_over() -> None:
 def test_whatever_is_done_a_queue_gives_each_key_that_it_holds_once_in_order(steps: list[tuple[str, int, int, int]]) -> None:
     queue: WorkQueue[int] = WorkQueue(size=100)
     held: dict[int, tuple[int, int]] = {}
+    now = 0  # time goes on
     for what, key, risk, due in steps:
         if what == "put":
             queue.put(key, key, risk, due)
@@ -87,8 +88,9 @@ def test_whatever_is_done_a_queue_gives_each_key_that_it_holds_once_in_order(ste
             queue.discard(key)
             held.pop(key, None)
         else:
-            found = queue.take(due)
-            ready = {key: value for key, value in held.items() if value[1] <= due}
+            now = max(now, due)
+            found = queue.take(now)
+            ready = {key: value for key, value in held.items() if value[1] <= now}
             assert (found is None) == (not ready)
             if found is not None:
                 assert held.pop(found[1]) == min(ready.values())
@@ -187,3 +189,24 @@ def test_workers_run_until_stopped() -> None:
     workers.kick()
     assert done.wait(5) == 7
     task.kill()
+
+
+def test_a_lane_has_no_more_jobs_at_once_than_its_throttle_allows() -> None:
+    queue: WorkQueue[int] = WorkQueue()
+    running, most, done = [0], [0], concurrency.Event()
+
+    def carry_out(key: object, job: int) -> None:
+        running[0] += 1
+        most[0] = max(most[0], running[0])
+        concurrency.sleep(0.001)
+        running[0] -= 1
+        if not len(queue):
+            done.set()
+
+    workers = Workers(queue, carry_out, 8, LOG, lambda: 0.0, Throttle(2), lane_of=lambda job: "sda")
+    for number in range(10):
+        queue.put(number, number, lane="sda")
+    task = concurrency.spawn(workers.run)
+    done.wait(10)
+    task.kill()
+    assert most[0] == 2

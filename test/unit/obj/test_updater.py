@@ -259,3 +259,17 @@ def test_a_swift_update_is_understood(cluster: InProcessCluster, daemons: Daemon
     daemons.object_updater(0).run_once()
     for node in cluster.primaries("container", "/a/c"):
         assert listed(cluster, node) == ["swift\u00e9"]
+
+
+def test_more_than_there_is_room_for_is_sent_all_the_same(cluster: InProcessCluster, daemons: Daemons) -> None:
+    for node in cluster.primaries("container", "/a/c"):
+        cluster.stop(node.address)
+    put(cluster, *(f"o{number:02}" for number in range(12)))
+    for node in cluster.primaries("container", "/a/c"):
+        cluster.start(node.address)
+    for node in daemons.nodes:
+        updater = daemons.object_updater(node)
+        updater.backlog.size = 3
+        updater.run_once()
+    assert pendings(cluster) == []
+    assert listed(cluster, cluster.primaries("container", "/a/c")[0]) == [f"o{number:02}" for number in range(12)]
