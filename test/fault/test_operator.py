@@ -124,7 +124,7 @@ BAD_OPTIONS = [  # file, what is changed, into what, words of the line
     ("proxy-server.conf", "use = egg:keelstore#copy", "use = egg:keelstore#cpoy", ("filter:copy", "cpoy")),
     ("proxy-server.conf", "use = egg:keelstore#copy", "", ("filter:copy",)),
     ("proxy-server.conf", " copy ", " unheard-of copy ", ("unheard-of",)),
-    ("proxy-server.conf", " cache listing_formats ", " cache copy listing_formats ", ("copy", "tempauth")),
+    ("proxy-server.conf", " tempauth ", " copy tempauth ", ("copy", "tempauth")),
     ("proxy-server.conf", "[pipeline:main]", "[pipeline:other]", ("proxy-server.conf", "pipeline")),
     ("proxy-server.conf", "[app:proxy-server]", "[app:proxy-server", ("proxy-server.conf",)),
     ("object-server.conf", "mount_check = false", "mount_check = maybe", ("object-server.conf", "mount_check", "maybe")),
