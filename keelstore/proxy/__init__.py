@@ -13,4 +13,6 @@
 - ``body``: a body that goes on from another node when one breaks off
 - ``sharded``: listings of containers that have shards, and where their rows go
 - ``replicated``: writing whole copies of objects
+- ``fragments``: pure: who gets which fragment, which answers make an object, which bytes hold a range
+- ``erasure``, ``erasure_read``, ``erasure_body``: writing fragments in two phases; asking for them; decoding them
 """

@@ -454,3 +454,39 @@ def test_a_stream_that_nobody_can_go_on_with_breaks_the_answer(cluster, monkeypa
     monkeypatch.setattr(Stream, "read", broken)
     with pytest.raises(Exception, match="no other node"):
         cluster.ask("GET", PATH)
+
+
+# -- asking several at once --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("extra", ["0", "1", "9"])
+def test_concurrent_reads(tmp_path, extra):
+    cluster = made(tmp_path, concurrent_gets="true", concurrent_ec_extra_requests=extra, concurrency_timeout="0.01")
+    try:
+        body = octets(200000)
+        cluster.ask("PUT", PATH, body=body)
+        fragments(cluster)[0].unlink()
+        assert cluster.ask("GET", PATH).body == body
+        assert cluster.ask("GET", PATH, {"Range": "bytes=65530-65540"}).body == body[65530:65541]
+        assert cluster.ask("HEAD", PATH).headers["Content-Length"] == "200000"
+        assert cluster.ask("GET", f"{A}/c/none").status == 404
+    finally:
+        cluster.close()
+
+
+def test_a_frozen_node_is_hedged(tmp_path):
+    cluster = made(tmp_path, concurrent_gets="true", concurrency_timeout="0.01")
+    try:
+        body = octets(200000)
+        cluster.ask("PUT", PATH, body=body)
+        from keelstore.common.backend import serve_locally
+        from keelstore.common.concurrency import Event
+
+        never = Event()
+        address = cluster.primaries("object", "/AUTH_test/c/o", 2)[0].address
+        serve_locally(address, lambda environ, start_response: never.wait(30))
+        for _ in range(4):
+            assert cluster.ask("GET", PATH).body == body
+        never.set()
+    finally:
+        cluster.close()
