@@ -81,7 +81,11 @@ class ObjectUpdater(Daemon):
             is_whole = all([self._scan(device, only) for device in devices])  # noqa: C419 - scan every one of them
             yield from self._in_order()
             self._is_partial = not is_whole
-            if is_whole or self.backlog.is_full:  # full still: nothing of it could be sent
+            if is_whole or self._is_forever:
+                return
+            while self._sending:  # what is under way makes room
+                concurrency.sleep(0.01)
+            if self.backlog.is_full:  # nothing of it could be sent
                 return
 
     def _in_order(self) -> list[Target]:
