@@ -83,7 +83,8 @@ class ObjectUpdater(Daemon):
             self._is_partial = not is_whole
             if is_whole or self._is_forever:
                 return
-            while self._sending:  # what is under way makes room
+            concurrency.sleep(0)  # what was planned begins,
+            while self._sending:  # and makes room
                 concurrency.sleep(0.01)
             if self.backlog.is_full:  # nothing of it could be sent
                 return
