@@ -300,7 +300,7 @@ account_suppression_time = 5
 """,
     "object": """
 [object-replicator]
-interval = 120
+interval = 60
 
 [object-auditor]
 interval = 600

@@ -29,6 +29,7 @@ MAX_ANSWER: Final = 64 << 20  # bytes of the hashes of a partition
 LOCK_S: Final = 0.2  # a partition that somebody receives into is not sent home now
 LISTING_CYCLE: Final = 10  # in one of so many passes a partition's suffixes are listed anew
 MAX_PAUSE_S: Final = 5.0
+SESSIONS: Final = 2  # at once with one server; it has few places, and others come, too
 
 
 @dataclass
@@ -69,7 +70,7 @@ class PartitionWork:
         self._given, self._store, self._log = given, given.store, given.log
         self.cycle = given.world.random.randrange(LISTING_CYCLE)
         self.objects_sent = self.bytes_sent = self.objects_removed = 0
-        self._talking: dict[str, concurrency.Semaphore] = {}
+        self._talking: dict[object, concurrency.Semaphore] = {}
 
     def carry_out(self, job: Job, policy: Policy, device_path: str, ring: Ring) -> Result:
         """Do a job. Raises OSError when the device cannot be read."""
@@ -251,7 +252,8 @@ class PartitionWork:
         if self._given.peers.is_down(node.replication_address):
             return Outcome(node, reason="is down")
         place = self._talking.setdefault(node.key, concurrency.Semaphore())
-        with place:
+        server = self._talking.setdefault(node.replication_address, concurrency.Semaphore(SESSIONS))
+        with place, server:
             if self._given.options.sync_method == "rsync":
                 outcome = self._by_rsync(job, source, node, suffixes)
             else:

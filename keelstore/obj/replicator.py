@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final
 from keelstore.common import concurrency, events, fs
 from keelstore.common.cluster import Cluster
 from keelstore.common.concurrency import on_disk_thread
-from keelstore.common.daemon_frame import ALL, Daemon, Selection, World
+from keelstore.common.daemon_frame import ALL, SHOW_S, Daemon, Selection, World
 from keelstore.common.device_walk import Device, own_nodes, partitions, usable_devices
 from keelstore.common.errors import DeviceUnavailable, StorageError
 from keelstore.common.peers import Address, Peers
@@ -37,6 +37,8 @@ HINT_DELAY_S: Final = 0.5  # so that the writes of one burst go out in one sessi
 FIRST_RETRY_S: Final = 2.0
 LAST_RETRY_S: Final = 300.0
 BUSY_RETRY_S: Final = 1.0  # a peer that has no place free, or a partition somebody else works on
+QUIET_REST: Final = 40.0  # times as long as a pass that found all well the replicator rests after it,
+MAX_QUIET_S: Final = 600.0  # but no longer than this
 MAX_REMEMBERED: Final = 100_000  # partitions of which a failure, or a lack of copies, is remembered
 
 
@@ -76,6 +78,7 @@ class ObjectReplicator(Daemon):
         self.handoffs: set[Key] = set()
         self.below_full: dict[tuple[int, int], int] = {}  # (policy, partition): copies that are not known to be there
         self._ring_changed = False
+        self._quiet_s = 0.0  # what the last pass took, if it found all well
         self.stats = _no_stats()
 
     # -- a pass --------------------------------------------------------------------------------------------------------
@@ -228,12 +231,28 @@ class ObjectReplicator(Daemon):
     def run_forever(self) -> None:
         self._is_forever = True
         tasks = [concurrency.spawn(self.workers.run), concurrency.spawn(self.peers.watch),
-                 concurrency.spawn(self._watch_rings)]
+                 concurrency.spawn(self._watch_rings), concurrency.spawn(self._keep_showing)]
         try:
             super().run_forever()
         finally:
             for task in tasks:
                 task.kill()
+
+    def rest(self, seconds: float) -> None:
+        """A pass that found nothing to do costs the more the more there is; so it is followed by a longer rest."""
+        if self._quiet_s:
+            seconds = max(seconds, min(self._quiet_s * QUIET_REST, MAX_QUIET_S))
+        super().rest(seconds)
+
+    def _keep_showing(self) -> None:
+        """What happens between passes is seen, too."""
+        shown: dict[str, Any] = {}
+        while True:
+            concurrency.sleep(SHOW_S)
+            figures = self.figures()
+            if figures != shown:
+                shown = figures
+                self.show(force=True)
 
     def _watch_rings(self) -> None:
         """A new ring is worth a pass at once."""
@@ -306,6 +325,7 @@ class ObjectReplicator(Daemon):
         stats = {key: value for key, value in self.stats.items() if key != "start"}
         self.log.info("object replication: %d partitions in %.1f s, %d below full count, %d handoffs, %d failures",
                       stats["attempted"], took_s, len(self.below_full), len(self.handoffs), stats["failure"])
+        self._quiet_s = 0.0 if stats["failure"] or stats["suffix_sync"] else took_s
         if self._ring_changed:
             self.wake()
         if only.is_all:

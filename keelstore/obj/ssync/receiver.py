@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 BATCH = 256  # offers that are looked up in one visit to a disk thread
 SMALL = 65536  # bytes of a body that is read before its sub-request begins
 AT_ONCE = 8  # such sub-requests
+PLACE_WAIT_S = 1.0  # for a place among the sessions: most take milliseconds, and to come again costs more than to wait
 
 
 class SessionInput(FileLike):
@@ -207,7 +208,7 @@ class Receiver:
         """A place among the sessions of this process, the partition's lock and the device's."""
         options, places = self.server.options, self.server.ssync_places
         if places is not None:
-            if not places.acquire(0):
+            if not places.acquire(PLACE_WAIT_S):
                 raise SsyncError("too many SSYNC sessions; try again later", 503)
             held.callback(places.release)
         datadir = layout.objects_dir(self.policy.index)
