@@ -40,7 +40,7 @@ def module_of(template: str, node: Node) -> str:
             values[name] = f"[{values[name]}]"
     try:
         return template.format(**values)
-    except (KeyError, IndexError, ValueError) as error:
+    except (KeyError, IndexError, ValueError, AttributeError) as error:
         raise ConfigError(f"expected a text with some of {{{'}, {'.join(_VARIABLES)}}}: {error}", option="rsync_module",
                           value=template) from None
 
