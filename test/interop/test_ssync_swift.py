@@ -26,6 +26,7 @@ from keelstore.obj.ssync import protocol
 from keelstore.obj.ssync.listing import state_of
 from keelstore.obj.ssync.sender import Sender, Source
 from keelstore.obj.store import ObjectStore
+from test.support.daemon_runs import run_once
 from test.support.objects import metadata_of
 from test.support.peers import OURS, SWIFT, Peers
 
@@ -295,3 +296,35 @@ def test_the_two_receivers_answer_alike(peers: Peers) -> None:
 def without_reason(lines: list[bytes]) -> list[bytes]:
     """Error lines up to their status: what they say beyond that is for people."""
     return [b" ".join(line.split()[:2]) if line.startswith(b":ERROR: 0") else line for line in lines]
+
+
+def test_our_replicator_and_swifts_servers(peers: Peers) -> None:
+    """Hashes and SSYNC of a whole pass: a site of ours brings a site of Swift's what it lacks, and sends handoffs home to it."""
+    ring = peers.ring("object")
+    names = [f"{name}-ours-{number}" for number, name in enumerate(NAMES * 2)]
+    held: list[tuple[str, int, Device]] = []
+    for number, name in enumerate(names):
+        part = ring.partition(peers.hash_path.digest("a", "c", name))
+        device = Device(peers, ["d1", "d2"][number % 2])
+        device.put(name, part, os.urandom(number * 9000), 1, {"X-Object-Meta-V": "caf\u00c3\u00a9"})
+        if not number % 3:
+            device.post(name, part, 2, {"X-Object-Meta-Posted": "yes"})
+        if not number % 5:
+            device.delete(name, part, 3)
+        held.append((name, part, device))
+    before = {name: device.state(name, part) for name, part, device in held}
+    peers.start(0, make=OURS, kinds=("object",))
+    peers.start(1, make=SWIFT, kinds=("object",))
+    try:
+        for _ in range(2):
+            run_once(peers, "object-replicator", 0)
+        for name, part, device in held:
+            primaries = [node.device for node in ring.primaries(part)]
+            assert {Device(peers, node).state(name, part) for node in primaries} == {before[name]}, name
+            if device.name not in primaries:
+                assert device.state(name, part) == (None, None, None, None)
+        assert replicate(peers, 1).returncode == 0  # and Swift's own has nothing to add
+        for name, part, _ in held:
+            assert {Device(peers, node.device).state(name, part) for node in ring.primaries(part)} == {before[name]}
+    finally:
+        peers.stop(0, 1, kinds=("object",))
