@@ -14,7 +14,8 @@
 - databases: ``broker``, ``broker_cache``, ``broker_schema``, ``broker_steps``, ``broker_sync``, ``pending``
 - large objects: ``segments`` (manifests and plans, pure), ``segment_reader`` (their bodies); ``work_report``: answers to long
   work
-- the edge: ``concurrency`` (sole importer of eventlet), ``fs`` (of xattr), ``codec`` (of PyECLib), ``logs``, ``stats``
+- the edge: ``concurrency`` (sole importer of eventlet), ``linux_aio`` (syncs without waiting), ``fs`` (of xattr), ``codec`` (of
+  PyECLib), ``logs``, ``stats``; ``sync_realms``: the clusters that containers are synced with
 - running: ``entry_points``, ``paste_config`` (files to components), ``wsgi`` (pipelines to services), ``daemon`` (processes)
 - daemons: ``daemon_frame`` (what each of them is), ``work`` (queue, throttle, progress), ``events`` (hints from servers),
   ``peers`` (who is down), ``device_walk`` (what is on devices), ``recon_cache`` (what they leave for recon)

@@ -45,11 +45,14 @@ class InProcessCluster:
         self.ip = f"127.77.{number // 250}.{number % 250}"
         self.etc = root / "etc"
         self.etc.mkdir()
+        has_fragments = nodes * devices >= 6 * duplication  # else there is no policy 2
         (self.etc / "keelstore.conf").write_text(
             "[swift-hash]\nswift_hash_path_suffix = changeme\n[storage-policy:0]\nname = gold\ndefault = yes\n"
-            "[storage-policy:1]\nname = silver\n" + POLICY_2.format(duplication=duplication))
-        for name, replicas in (("account", 3), ("container", 3), ("object", 3), ("object-1", 2),
-                               ("object-2", 6 * duplication)):
+            "[storage-policy:1]\nname = silver\n" + (POLICY_2.format(duplication=duplication) if has_fragments else ""))
+        rings = {"account": 3, "container": 3, "object": 3, "object-1": 2, "object-2": 6 * duplication}
+        if not has_fragments:
+            del rings["object-2"]
+        for name, replicas in rings.items():
             self._ring(name, replicas, devices)
         for node in range(nodes):
             for device in range(devices):
