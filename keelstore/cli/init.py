@@ -4,7 +4,8 @@
 
 A server's configurations are all ``*.conf`` files and ``*.conf.d`` directories below the configuration directory whose path
 begins with its name: ``object-server.conf``, ``object-server/1.conf``. A daemon's are those of the server of its type that
-have a section for it, else files that begin with its own name. Each runs as a process group of its own; its pid file in the run directory is locked by it, so a stale one is never believed.
+have a section for it, else files that begin with its own name. Each runs as a process group of its own; its pid file in the run
+directory is locked by it, so a stale one is never believed.
 """
 
 from __future__ import annotations

@@ -1,23 +1,25 @@
 """What more than one service needs, each thing under its own name.
 
-- values and rules, pure: ``timestamp``, ``names``, ``headers``, ``limits``, ``ranges`` (shard ranges), ``policy``, ``quorum``,
-  ``acl``, ``byteranges``, ``conditionals``, ``transid``, ``listing`` and ``listing_render``, ``expiry`` (its queue)
-- ``errors``: the error tree; ``options``: configuration as dataclasses; ``cluster``: the cluster file; ``registry``: what
-  ``/info`` publishes; ``plainpickle``: pickles of plain data; ``mime``: content types by name
+- values and rules, pure: ``timestamp``, ``names``, ``headers``, ``limits``, ``ranges`` (shard ranges), ``policy``,
+  ``quorum``, ``acl``, ``byteranges``, ``conditionals``, ``transid``, ``listing`` and ``listing_render``, ``expiry``
+  (its queue)
+- ``errors``: the error tree; ``options``: configuration as dataclasses; ``cluster``: the cluster file; ``registry``:
+  what ``/info`` publishes; ``plainpickle``: pickles of plain data; ``mime``: content types by name
 - HTTP: ``http`` (requests and responses, sole importer of WebOb); our server ``httpserver``, ``httpconnection``,
-  ``httpinput``, ``httpanswer``, ``proxyprotocol``; what server and client share: ``httpparse``, ``httpbody``; ``ranged`` (answers
-  to Range)
-- calls to storage nodes: ``backend``, by ``localcall`` or ``httpclient``, both ways at once by
-  ``duplex``; ``storage_server`` and ``db_server`` are the other end
+  ``httpinput``, ``httpanswer``, ``proxyprotocol``; what server and client share: ``httpparse``, ``httpbody``;
+  ``ranged`` (answers to Range)
+- calls to storage nodes: ``backend``, by ``localcall`` or ``httpclient``, both ways at once by ``duplex``;
+  ``storage_server`` and ``db_server`` are the other end
 - ``internal``: requests of our own through a pipeline; ``info``: what is known of an account or container; ``cache``,
   ``cache_embedded``, ``cache_memcached``
 - databases: ``broker``, ``broker_cache``, ``broker_schema``, ``broker_steps``, ``broker_sync``, ``pending``
-- large objects: ``segments`` (manifests and plans, pure), ``segment_reader`` (their bodies); ``work_report``: answers to long
-  work
-- the edge: ``concurrency`` (sole importer of eventlet), ``linux_aio`` (syncs without waiting), ``fs`` (of xattr), ``codec`` (of
-  PyECLib), ``logs``, ``stats``; ``sync_realms``: the clusters that containers are synced with
-- running: ``entry_points``, ``paste_config`` (files to components), ``wsgi`` (pipelines to services), ``daemon`` (processes)
-- daemons: ``daemon_frame`` (what each of them is), ``work`` (queue, throttle, progress), ``events`` (hints from servers),
-  ``peers`` (who is down), ``device_walk`` (what is on devices), ``recon_cache`` (what they leave for recon)
+- large objects: ``segments`` (manifests and plans, pure), ``segment_reader`` (their bodies); ``work_report``: answers
+  to long work
+- the edge: ``concurrency`` (sole importer of eventlet), ``linux_aio`` (syncs without waiting), ``fs`` (of xattr),
+  ``codec`` (of PyECLib), ``logs``, ``stats``; ``sync_realms``: the clusters that containers are synced with
+- running: ``entry_points``, ``paste_config`` (files to components), ``wsgi`` (pipelines to services), ``daemon``
+  (processes)
+- daemons: ``daemon_frame`` (what each of them is), ``work`` (queue, throttle, progress), ``events`` (hints from
+  servers), ``peers`` (who is down), ``device_walk`` (what is on devices), ``recon_cache`` (what they leave for recon)
 - packages: ``ring`` (rings and their builder), ``middleware`` (the filters of pipelines)
 """
