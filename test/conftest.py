@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 from test.support.store import Store, running
+
+
+def pytest_configure() -> None:
+    """A run that is told to end stops its servers first, as one that is interrupted does."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
