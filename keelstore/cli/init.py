@@ -2,10 +2,10 @@
 
     keelstore-init all|main|SERVER[.CONFIG]... start|stop|shutdown|restart|reload|reload-seamless|force-reload|kill|status
 
-A server's configurations are all ``*.conf`` files and ``*.conf.d`` directories below the configuration directory whose path
-begins with its name: ``object-server.conf``, ``object-server/1.conf``. A daemon's are those of the server of its type that
-have a section for it, else files that begin with its own name. Each runs as a process group of its own; its pid file in the run
-directory is locked by it, so a stale one is never believed.
+A server's configurations are all ``*.conf`` files and ``*.conf.d`` directories below the configuration directory
+whose path begins with its name: ``object-server.conf``, ``object-server/1.conf``. A daemon's are those of the server
+of its type that have a section for it, else files that begin with its own name. Each runs as a process group of its
+own; its pid file in the run directory is locked by it, so a stale one is never believed.
 """
 
 from __future__ import annotations
