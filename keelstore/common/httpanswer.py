@@ -33,9 +33,13 @@ class AnswerHead(NamedTuple):
 
 
 def make_head(
-    status: str, headers: Iterable[tuple[str, str]], method: str, size: int | None, http10: bool, keep_alive: bool
+    status: str, headers: Iterable[tuple[str, str]], method: str, size: int | None, http10: bool, keep_alive: bool,
+    says_so: bool = False,
 ) -> AnswerHead:
-    """The head of an answer whose body has ``size`` bytes (None: not known). Raises ValueError when it cannot be sent."""
+    """The head of an answer whose body has ``size`` bytes (None: not known). Raises ValueError when it cannot be sent.
+
+    ``says_so``: the client asked for the connection to be kept, and is told that it is; HTTP/1.1 keeps it without a word.
+    """
     length: int | None = None
     count = 2
     date = ""
@@ -75,9 +79,11 @@ def make_head(
     if not keep_alive:
         text += _CLOSE
         count += 1
-    else:  # said to HTTP/1.1 clients too, as the field's servers do: tools look for it
+    elif http10 or says_so:
         text += _KEEP
         count += 1
+    else:
+        text += "\r\n"
     data = text.encode("latin-1")
     if not is_plain(data, count):
         raise ValueError("control character in a header")

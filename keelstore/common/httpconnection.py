@@ -50,7 +50,8 @@ class _Broken(Exception):
 
 class Connection:
     __slots__ = (
-        "_base", "_head_sent", "_headers", "_is_http10", "_method", "_peer", "_served", "_status", "server", "stream", "wire",
+        "_asks_to_keep", "_base", "_head_sent", "_headers", "_is_http10", "_method", "_peer", "_served", "_status", "server", "stream",
+        "wire",
     )
 
     def __init__(self, server: Server, sock: Any, peer: Any):
@@ -61,7 +62,7 @@ class Connection:
         self._served = 0
         self._status: str | None = None
         self._headers: list[tuple[str, str]] = []
-        self._head_sent = self._is_http10 = False
+        self._head_sent = self._is_http10 = self._asks_to_keep = False
         self._method = ""
 
     def close(self) -> None:
@@ -215,6 +216,8 @@ class Connection:
                 body = RequestBody(source, None, None)
         environ["wsgi.input"] = body
         self._is_http10 = head.version != 11
+        connection = environ.get("HTTP_CONNECTION")
+        self._asks_to_keep = connection is not None and "keep-alive" in connection.lower()
         self._method = environ["REQUEST_METHOD"]  # the application may change it for those behind it
         return self._answer(environ, body, head.keep_alive and server.keepalive_s > 0)
 
@@ -287,7 +290,8 @@ class Connection:
             keep_alive = False
         for _ in range(2):
             try:
-                head = make_head(self._status or "", self._headers, self._method, len(data), self._is_http10, keep_alive)
+                head = make_head(self._status or "", self._headers, self._method, len(data), self._is_http10, keep_alive,
+                                 self._asks_to_keep)
                 if not head.has_body or head.length == len(data):
                     break
                 reason = f"{len(data)} bytes where {head.length} were announced"
@@ -322,7 +326,8 @@ class Connection:
                 raise _Broken("start_response was not called")
             if self.server.is_stopping or not (body.ended or _may_be_read(body)):
                 keep_alive = False
-            head = make_head(self._status, self._headers, self._method, None, self._is_http10, keep_alive)
+            head = make_head(self._status, self._headers, self._method, None, self._is_http10, keep_alive,
+                             self._asks_to_keep)
         except (_Broken, ValueError, TypeError, AttributeError) as error:
             cause = error.__cause__
             if not isinstance(cause, KeelstoreError):
