@@ -50,8 +50,8 @@ class _Broken(Exception):
 
 class Connection:
     __slots__ = (
-        "_asks_to_keep", "_base", "_head_sent", "_headers", "_is_http10", "_method", "_peer", "_served", "_status", "server", "stream",
-        "wire",
+        "_asks_to_keep", "_base", "_head_sent", "_headers", "_is_http10", "_method", "_peer", "_served", "_status", "server",
+        "stream", "wire",
     )
 
     def __init__(self, server: Server, sock: Any, peer: Any):
