@@ -244,7 +244,7 @@ def _parse(kind: type[AccountInfo] | type[ContainerInfo], key: str, value: Any) 
         return last[1]
     try:
         info = kind.from_cache(json.loads(value) if isinstance(value, bytes) else value)
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return None  # another program's value, or damaged: ask anew
     if len(_parsed) >= _MAX_PARSED:
         _parsed.clear()

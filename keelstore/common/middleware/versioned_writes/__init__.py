@@ -116,7 +116,7 @@ class VersionedWrites:
             return self._containers.read(request, self._allows_versioning)
         if method == "PUT" or method == "POST":
             return self._containers.write(request, self._allows_versioning)
-        if method == "DELETE":
+        if method == "DELETE" and self._allows_versioning:
             return self._containers.delete(request)
         return self.app
 
