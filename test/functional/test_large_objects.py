@@ -593,4 +593,5 @@ def test_security_S10_a_client_that_leaves_leaves_nothing_behind(store: Endpoint
     cut(20)
     before = until(lambda: open_files(cluster), "files are counted")
     cut(150)
-    until(lambda: open_files(cluster) <= before + 10, f"open files are back at about {before}")
+    # a leak of one descriptor would leave 150; connections at rest and databases kept open may grow by some
+    until(lambda: open_files(cluster) <= before + 60, f"open files are back at about {before}")
