@@ -25,7 +25,17 @@ from keelstore.common.headers import Headers, is_true
 from keelstore.common.http import Response, http_date
 from keelstore.common.policy import ErasureCodingPolicy
 from keelstore.common.quorum import have_quorum
-from keelstore.proxy.fanout import FAILURES, MAX_ANSWER, Answer, address_of, gather, note_failure, outcome, pad
+from keelstore.proxy.fanout import (
+    FAILURES,
+    MAX_ANSWER,
+    Answer,
+    address_of,
+    early_answer,
+    gather,
+    note_failure,
+    outcome,
+    pad,
+)
 from keelstore.proxy.fragments import EC_ETAG, EC_INDEX, EC_LENGTH, EC_PREFIX, assign_fragments
 from keelstore.proxy.placement import Nodes
 from keelstore.proxy.replicated import FOOTERS, SMALL, read_body
@@ -164,14 +174,7 @@ class _FragmentPut:
 
     def _early(self) -> Response | None:
         """The client's answer when the nodes' first ones already settle it."""
-        statuses = [answer.status for answer in self.answers]
-        if 412 in statuses and "HTTP_IF_NONE_MATCH" in self.request.environ:
-            return Response(412)
-        if 409 in statuses:
-            return Response(202)
-        if len(self.live) < self.quorum:
-            return outcome(pad(self.answers, self.count), self.quorum)
-        return None
+        return early_answer(self.answers, len(self.live), self.count, self.quorum, self.request.environ)
 
     def _assign(self) -> None:
         places = [None if slot.node.is_handoff else slot.node.index for slot in self.live]

@@ -177,4 +177,16 @@ def outcome(answers: Sequence[Answer], quorum: int | None = None, overrides: Map
     return Response(status, client_headers(answer.headers), answer.body if answer.status == status else None)
 
 
+def early_answer(
+    answers: Sequence[Answer], live: int, count: int, quorum: int, environ: Mapping[str, Any]
+) -> Response | None:
+    """The client's answer to a PUT when the first answers of its nodes already settle it; ``live`` nodes take the body."""
+    statuses = [answer.status for answer in answers]
+    if 412 in statuses and "HTTP_IF_NONE_MATCH" in environ:
+        return Response(412)
+    if 409 in statuses:
+        return Response(202)
+    return outcome(pad(list(answers), count), quorum) if live < quorum else None
+
+
 FAILURES = (KeelstoreError, OSError)

@@ -21,6 +21,7 @@ from keelstore.proxy.fanout import (
     MAX_ANSWER,
     Answer,
     address_of,
+    early_answer,
     gather,
     note_failure,
     outcome,
@@ -196,14 +197,7 @@ class _Streaming:
 
     def _early(self) -> Response | None:
         """The client's answer when the nodes' first ones already settle it."""
-        statuses = [answer.status for answer in self.answers]
-        if 412 in statuses and "HTTP_IF_NONE_MATCH" in self.request.environ:
-            return Response(412)
-        if 409 in statuses:
-            return Response(202)
-        if len(self.live) < self.quorum:
-            return outcome(pad(self.answers, self.count))
-        return None
+        return early_answer(self.answers, len(self.live), self.count, self.quorum, self.request.environ)
 
     # -- the body ------------------------------------------------------------------------------------------------------
 
