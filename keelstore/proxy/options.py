@@ -103,19 +103,19 @@ class ProxyOptions(PolicyOptions):
                                             check=not_negative)
     recheck_container_existence: int = option(60, "Seconds to remember what is known of a container.",
                                               check=not_negative)
-    recheck_updating_shard_ranges: int = option(3600, "Seconds to remember shards for updates; 0: not at all.",
+    recheck_updating_shard_ranges: int = option(3600, "Accepted for old files; shards are looked up for each update.",
                                                 check=not_negative)
-    recheck_listing_shard_ranges: int = option(600, "Seconds to remember shards for listings; 0: not at all.",
+    recheck_listing_shard_ranges: int = option(600, "Accepted for old files; shards are looked up for each listing.",
                                                check=not_negative)
     account_existence_skip_cache_pct: float = option(0.0, "Percentage of look-ups that ask anew.", check=percent)
     container_existence_skip_cache_pct: float = option(0.0, "Percentage of look-ups that ask anew.", check=percent)
-    container_updating_shard_ranges_skip_cache_pct: float = option(0.0, "Percentage of look-ups that ask anew.",
+    container_updating_shard_ranges_skip_cache_pct: float = option(0.0, "Accepted for old files; always asked anew.",
                                                                    check=percent)
-    container_listing_shard_ranges_skip_cache_pct: float = option(0.0, "Percentage of look-ups that ask anew.",
+    container_listing_shard_ranges_skip_cache_pct: float = option(0.0, "Accepted for old files; always asked anew.",
                                                                   check=percent)
-    namespace_cache_tokens_per_session: int = option(3, "Requests that may fetch the shards of one container at once.",
+    namespace_cache_tokens_per_session: int = option(3, "Accepted for old files; shards are not cached.",
                                                      check=not_negative)
-    namespace_avg_backend_fetch_time: float = option(0.3, "Seconds that fetching shards takes on average.",
+    namespace_avg_backend_fetch_time: float = option(0.3, "Accepted for old files; shards are not cached.",
                                                      check=positive)
     object_chunk_size: int = option(65536, "Bytes read at once from an object server.", check=positive)
     client_chunk_size: int = option(65536, "Bytes read at once from a client.", check=positive)
