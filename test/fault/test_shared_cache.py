@@ -26,7 +26,7 @@ def wire_key(key: str) -> str:
 
 @pytest.fixture
 def memcached(peers: Peers) -> Iterator[Client]:
-    client = Client(("127.0.0.1", peers.memcached))
+    client = Client(("127.0.0.1", peers.memcached), default_noreply=False)  # what is set is there when the next request goes out
     yield client
     client.close()
 
