@@ -1,8 +1,8 @@
 """ratelimit: writes and listings per second, for each account and container (``spec: middleware 11``). Off unless configured.
 
 Counters in the shared cache hold, in ticks, the time up to which requests have been let through. A request adds its
-share; what lies ahead of now is how long it must wait. One that would wait too long is refused, with 498 (or 429) and
-Retry-After.
+share; what lies ahead of now is how long it must wait. One that would wait too long is refused, with 429 and Retry-After
+(498, as Swift has it, is an option: clients that do not know it take it for the end of their run, cases.md C31).
 
 Stands after cache and before authentication. Needs ``swift.cache``; without it, or while that fails, nothing is limited.
 """
@@ -55,7 +55,7 @@ class RatelimitOptions:
     account_whitelist: tuple[str, ...] = option((), "Accounts without limits. Deprecated: see Global-Write-Ratelimit.")
     account_blacklist: tuple[str, ...] = option((), "Accounts that are refused. Deprecated: see Global-Write-Ratelimit.")
     rate_limited_status: int = option(
-        498, "Status of what is refused: 498, as Swift has it, or 429, which more clients know.", check=_limit_status)
+        429, "Status of what is refused: 429, which clients know and repeat, or 498, as Swift has it.", check=_limit_status)
     container_rates: tuple[tuple[int, float], ...] = field(default=())
     listing_rates: tuple[tuple[int, float], ...] = field(default=())
 

@@ -7,6 +7,8 @@ itself, and outlives the cache too. There are no users but those configured, and
 Groups of a user: ``account``, ``account:user``, those configured; ``.admin`` stands for ownership of the account,
 ``.reseller_admin`` for that of all, ``.reseller_reader`` for reading all.
 
+A refusal is bare; the access line says which check failed (``tempauth:token-expired``, ``tempauth:needs-write`` ...).
+
 Stands after cache, before whatever serves data. Needs ``swift.cache`` unless a Fernet key is active.
 """
 
@@ -43,6 +45,7 @@ from keelstore.common.info import account_info
 from keelstore.common.logs import logger_for
 from keelstore.common.middleware.tempauth_conf import Rules, User, rules_of, users_of
 from keelstore.common.middleware.tempauth_tokens import FernetTokens
+from keelstore.common.middleware.url_keys import note
 from keelstore.common.options import one_of, option, parse, positive
 from keelstore.common.registry import register_info
 from keelstore.common.stats import NO_STATS, NoStats, stats_for
@@ -97,6 +100,7 @@ class TempAuth:
         if token and token.startswith(self._prefix):
             groups = self._groups_of(environ, token)
             if groups is None:
+                note(environ, f"tempauth:{self._token_problem(environ, token)}")
                 if self._prefix:
                     self.stats.increment(self._metric + "unauthorized")
                     return unauthorized(environ)(environ, start_response)
@@ -141,6 +145,13 @@ class TempAuth:
         found = self._cached_token(environ.get(CACHE), token)
         return found[1] if found else None
 
+    def _token_problem(self, environ: Environ, token: str) -> str:
+        """Which check a token failed, in a word for the log."""
+        found = environ[CACHE].get(f"{self._prefix}/token/{token}") if environ.get(CACHE) is not None else None
+        if found is not None:
+            return "token-expired"
+        return (self._fernet.problem_of(token, self._prefix) if self._fernet else None) or "token-unknown"
+
     def _cached_token(self, cache: Any, token: str) -> tuple[float, str] | None:
         """Expiry and groups of a token that lies in the cache and is still good."""
         if cache is None:
@@ -164,6 +175,7 @@ class TempAuth:
         matches = hmac.compare_digest((user.key if user else secrets.token_hex()).encode("utf-8", "surrogateescape"),
                                       key.encode("utf-8", "surrogateescape"))
         if user is None or not user.key or not matches:
+            note(request.environ, "tempauth:unknown-user" if user is None else "tempauth:wrong-key")
             self.stats.increment(self._metric + "token_denied")
             return unauthorized(request.environ, account)
         groups = self.options.rules.groups_of(user)
@@ -193,7 +205,7 @@ class TempAuth:
             if name is None:
                 named, _, name = wire_to_text(header("X-Auth-User") or "").partition(":")
                 if named != account:
-                    return "", "", "", self._denied_token(request, account)
+                    return "", "", "", self._denied_token(request, account, "user-mismatch")
             else:
                 name = wire_to_text(name)
             key = header("X-Storage-Pass") or header("X-Auth-Key")
@@ -208,7 +220,8 @@ class TempAuth:
             return "", "", "", self._denied_token(request, account)
         return account, name, wire_to_text(key), None
 
-    def _denied_token(self, request: Request, account: str) -> Response:
+    def _denied_token(self, request: Request, account: str, check: str = "no-credentials") -> Response:
+        note(request.environ, f"tempauth:{check}")
         self.stats.increment(self._metric + "token_denied")
         return unauthorized(request.environ, account or "unknown")
 
@@ -332,11 +345,25 @@ class TempAuth:
 
     def denied(self, request: Any) -> Response:
         """403 for who is known, 401 for who is not."""
+        note(request.environ, f"tempauth:{self._missing(request.environ)}")
         if request.environ.get("REMOTE_USER"):
             self.stats.increment(self._metric + "forbidden")
             return Response(403)
         self.stats.increment(self._metric + "unauthorized")
         return unauthorized(request.environ)
+
+
+    def _missing(self, environ: Environ) -> str:
+        """What would have let the request pass, in a word for the log."""
+        segments = environ["PATH_INFO"].split("/", 4)
+        if len(segments) < 3 or self._prefix_of(wire_to_text(segments[2])) is None:
+            return "not-ours"
+        if not environ.get("REMOTE_USER"):
+            return "token-foreign" if environ.get("HTTP_X_AUTH_TOKEN") or environ.get("HTTP_X_STORAGE_TOKEN") else "no-token"
+        is_read = environ["REQUEST_METHOD"] in _READS
+        if len(segments) > 4 and segments[4]:
+            return "needs-read" if is_read else "needs-write"
+        return "needs-listing" if is_read and len(segments) > 3 and segments[3] else "needs-owner"
 
 
 def has_sync_key(environ: Environ) -> bool:

@@ -77,3 +77,16 @@ class FernetTokens:
             self._known.clear()
         self._known[token] = (made_at + self._life_s, groups)
         return groups
+
+    def problem_of(self, token: str, prefix: str) -> str | None:
+        """Why a token gives no groups, in a word for the log; None for what is no token of this kind."""
+        kind = next((kind for kind in ("zftk", "ftk") if token.startswith(kind, len(prefix))), None)
+        if kind is None or not token.isascii():
+            return None
+        from cryptography.fernet import InvalidToken
+
+        try:
+            self._opener.decrypt(token[len(prefix) + len(kind):].encode("ascii"))
+        except (InvalidToken, TypeError):
+            return "token-signature"
+        return "token-expired"

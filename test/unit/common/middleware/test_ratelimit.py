@@ -37,18 +37,19 @@ def test_an_account_is_slowed_down_and_then_refused():
         assert setup.call().status == 200 and setup.slept == expected
     for _ in range(3):
         got = setup.call()
-        assert (got.line, got.body, got.headers["Retry-After"], setup.slept) == ("498 Rate Limited", b"Slow down", "4", [])
+        assert (got.line, got.body, got.headers["Retry-After"], setup.slept) == ("429 Too Many Requests", b"Slow down", "4", [])
     setup.now += 2
     assert setup.call().status == 200 and setup.slept == [2.0]
     setup.now += 1000
     assert setup.call().status == 200 and setup.slept == []
 
 
-def test_429_when_asked_for():
-    setup = Setup(account_ratelimit=1.0, max_sleep_time_seconds=1.0, rate_limited_status=429)
+@pytest.mark.parametrize(("options", "line"), [({}, "429 Too Many Requests"), ({"rate_limited_status": 498}, "498 Rate Limited")])
+def test_case_C31_the_status_is_one_that_clients_know_unless_swifts_is_asked_for(options, line):
+    setup = Setup(account_ratelimit=1.0, max_sleep_time_seconds=1.0, **options)
     setup.call()
     got = setup.call()
-    assert got.line == "429 Too Many Requests" and got.headers["Retry-After"] == "1"
+    assert got.line == line and got.headers["Retry-After"] == "1"
 
 
 def test_unused_rate_can_be_caught_up_with():

@@ -514,3 +514,53 @@ def test_metrics(setup):
     setup.get_token("test:grouped", "grouped")
     assert seen == ["tempauth.AUTH_.unauthorized", "tempauth.AUTH_.forbidden", "tempauth.AUTH_.token_denied",
                     "tempauth.AUTH_.errors"]
+
+
+# -- what the log says of a refusal --------------------------------------------------------------------------------------
+
+
+def noted(setup, method="GET", path="/v1/AUTH_test/c", **kwargs):
+    """The status, the checks that the access line names, and what the client learns."""
+    info: list[str] = []
+    got = setup.call(method, path, **kwargs, **{"swift.log_info": info})
+    return got.status, info, got.body
+
+
+@pytest.mark.parametrize(("headers", "check"), [
+    ({}, "no-credentials"), ({"X-Auth-User": "test"}, "no-credentials"), ({"X-Auth-User": "test:tester"}, "no-credentials"),
+    ({"X-Auth-User": "test:nobody", "X-Auth-Key": "testing"}, "unknown-user"), ({"X-Auth-User": "test:tester", "X-Auth-Key": "x"}, "wrong-key"),
+])
+def test_the_log_says_why_there_is_no_token(setup, headers, check):
+    status, info, body = noted(setup, path="/auth/v1.0", headers=headers)
+    assert (status, info) == (401, [f"tempauth:{check}"]) and check.encode() not in body
+
+
+def test_the_log_says_what_is_wrong_with_a_token():
+    setup = Setup(fernet_key_a=FERNET_KEY, active_fernet_key_id="a", token_life="100")
+    setup.cache.values["AUTH_/token/AUTH_tkold"] = [1.0, "test,test:tester"]
+    fresh = FernetTokens({"a": FERNET_KEY}, "a", 100).make("test", "AUTH_")
+    stale = FernetTokens({"a": FERNET_KEY}, "a", 100, lambda: 1000).make("test", "AUTH_")
+    foreign = FernetTokens({"a": OTHER_KEY}, "a", 100).make("test", "AUTH_")
+    for token, check in (("AUTH_tk" + "0" * 32, "token-unknown"), ("AUTH_tkold", "token-expired"), (stale, "token-expired"),
+                         (foreign, "token-signature"), (fresh[:-4] + "AAAA", "token-signature"), ("AUTH_ftk\xe9", "token-unknown"),
+                         ("gAAAAA-of-keystone", "token-foreign"), (None, "no-token")):
+        status, info, body = noted(setup, token=token)
+        assert (status, info) == (401, [f"tempauth:{check}"]), token
+        assert check.encode() not in body
+    assert noted(setup, token=fresh)[:2] == (403, ["tempauth:needs-listing"])
+
+
+@pytest.mark.parametrize(("method", "path", "check"), [
+    ("GET", "/v1/AUTH_test/c/o", "needs-read"), ("HEAD", "/v1/AUTH_test/c/o", "needs-read"), ("PUT", "/v1/AUTH_test/c/o", "needs-write"),
+    ("POST", "/v1/AUTH_test/c/o", "needs-write"), ("DELETE", "/v1/AUTH_test/c/o", "needs-write"), ("GET", "/v1/AUTH_test/c", "needs-listing"),
+    ("PUT", "/v1/AUTH_test/c", "needs-owner"), ("DELETE", "/v1/AUTH_test/c", "needs-owner"), ("HEAD", "/v1/AUTH_test", "needs-owner"),
+    ("GET", "/v1/ELSE_test/c", "not-ours"), ("GET", "/v1", "not-ours"),
+])
+def test_case_C36_the_log_says_which_right_is_missing(setup, method, path, check):
+    assert noted(setup, method, path, user="test:tester3")[:2] == (403, [f"tempauth:{check}"])
+
+
+def test_who_may_leaves_no_such_mark(setup):
+    setup.inner.acl = ".r:*"
+    assert noted(setup, path="/v1/AUTH_test/c/o")[:2] == (200, [])
+    assert noted(setup, user="test:tester")[:2] == (200, [])
