@@ -386,14 +386,14 @@ class ContainerBroker(Broker):
                            (point1, point2))  # fmt: skip
 
     def set_policy_index(self, connection: Connection, policy_index: int, timestamp: str) -> None:
-        """Rows of another policy stay, for the replicator to move; they no longer count."""
+        """Rows of another policy stay, for the reconciler to move, and no longer count; which they are is looked at anew."""
         connection.execute(
             "INSERT INTO policy_stat (storage_policy_index) SELECT ?1"
             " WHERE NOT EXISTS (SELECT 1 FROM policy_stat WHERE storage_policy_index = ?1)", (policy_index,),
         )  # fmt: skip
         connection.execute(
-            "UPDATE container_info SET storage_policy_index = ?, status_changed_at = MAX(?, status_changed_at)"
-            " WHERE storage_policy_index <> ?", (policy_index, timestamp, policy_index),
+            "UPDATE container_info SET storage_policy_index = ?, status_changed_at = MAX(?, status_changed_at),"
+            " reconciler_sync_point = -1 WHERE storage_policy_index <> ?", (policy_index, timestamp, policy_index),
         )  # fmt: skip
 
     def set_reported(
