@@ -128,8 +128,7 @@ def test_the_calls_of_the_library(connection: swift.Connection) -> None:
     assert refused.value.http_status == 404
 
 
-def test_segmented_upload_leaves_its_segments(store: Endpoint, account: Account, tmp_path: Path) -> None:
-    """Without the manifests of later: the parts go up and come down as objects of their own."""
+def test_one_object_by_the_command_line(store: Endpoint, account: Account, tmp_path: Path) -> None:
     container = unique("post")
     path = tmp_path / "file"
     path.write_bytes(b"x" * 100_000)
