@@ -42,7 +42,7 @@ from keelstore.common.errors import (
 BUSY_TIMEOUT_S = 25.0
 STALE_READ_TIMEOUT_S = 2.0  # then a GET or HEAD does without what is pending; short of the proxy's patience for a node
 CACHE_KIB = 512  # page cache of one connection
-HEAP_LIMIT = 48 << 20  # bytes that SQLite may hold in this process before it gives back page cache
+HEAP_LIMIT = 24 << 20  # bytes that SQLite may hold in this process before it gives back page cache
 RECLAIM_ROWS = 10000  # tombstones removed in one transaction
 RACY_NS = 20_000_000  # a file changed that recently may change again without its times showing it
 

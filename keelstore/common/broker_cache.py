@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from keelstore.common.broker import Broker
 
 B = TypeVar("B", bound=Broker)
-CONNECTIONS = 128  # brokers a process keeps open
+CONNECTIONS = 64  # brokers a process keeps open
 
 
 class BrokerCache(Generic[B]):

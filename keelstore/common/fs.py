@@ -120,6 +120,15 @@ class Reserve:
             raise DeviceFull(f"within the reserve of {self.amount:g}{'%' if self.is_percent else ' bytes'}")
 
 
+def reserve_problem(value: str) -> str | None:
+    """What was expected of a ``fallocate_reserve``; None when it is well. For ``option(check=...)``."""
+    try:
+        Reserve.parse(value)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 _KEEP_SIZE = 1

@@ -41,14 +41,6 @@ Handler = Callable[[Request], Response]
 MAX_DEVICE_NAME = 255
 
 
-def _reserve(value: str) -> str | None:
-    try:
-        fs.Reserve.parse(value)
-    except ValueError as error:
-        return str(error)
-    return None
-
-
 @dataclass(frozen=True)
 class StorageServerOptions:
     """Options that all storage servers have."""
@@ -59,7 +51,7 @@ class StorageServerOptions:
     replication_server: bool = option(True, "Answer the replication verbs too; false leaves them to another process.")
     log_requests: bool = option(True, "Write an access line for each request.")
     fallocate_reserve: str = option("1%", "Space kept free on each device: bytes, or a percentage with %.",
-                                    check=_reserve)
+                                    check=fs.reserve_problem)
     conn_timeout: float = option(0.5, "Seconds to wait for a connection to another node.", check=positive)
     node_timeout: float = option(3.0, "Seconds to wait for an answer of another node.", check=positive)
 

@@ -26,6 +26,7 @@ from keelstore.common.headers import Headers
 from keelstore.common.http import DIGEST, Request, Response
 from keelstore.common.limits import check_metadata, check_name_length, check_size
 from keelstore.common.timestamp import Timestamp
+from keelstore.obj.fileset import FileSet
 from keelstore.obj.mime_put import MimeDocuments
 from keelstore.obj.request import check_delete_at, footer_metadata, next_part_power, put_metadata, update_overrides
 
@@ -104,6 +105,8 @@ class Put:
             found = server.store.look(place)
             if found.data is None and found.tombstone is None:
                 return
+            if self.fragment is not None and found.durable == self.timestamp and self._is_another_fragment(found):
+                return
             stored = server.store.open(place, found=found)
         except ObjectDeleted as error:
             existing = error.timestamp
@@ -120,6 +123,11 @@ class Put:
             self.old_delete_at = stored.delete_at
         if isinstance(existing, Timestamp) and existing >= self.timestamp:
             raise RequestError(status=409, headers={"X-Backend-Timestamp": existing.internal})
+
+    def _is_another_fragment(self, found: FileSet) -> bool:
+        """Whether what a replicator brings is a fragment that is not here yet, of the very object that is here."""
+        members = found.fragments.get(self.timestamp, ())
+        return bool(members) and all(file.fragment != self.fragment for file in members)
 
     # -- the body ------------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,9 @@ Numbers of daemons come from the ``*.recon`` files that they leave in ``recon_ca
 ``/proc``, the device directories and the configuration directory when asked. Devices are asked on threads of their own, so
 one that hangs never stops a worker.
 
+Beyond the field's checks there is ``/recon/health``, all of a node as one value (``node_health.py``), and, on storage servers,
+``/metrics`` for Prometheus (``metrics_page.py``). A proxy has the filter ``metrics`` for that.
+
 Stands in the pipelines of the storage servers, and may in a proxy's, where it is open to all: it holds no secret, but much
 that outsiders need not know. Needs nothing.
 """
@@ -20,10 +23,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from keelstore import __version__
+from keelstore.common import fs, node_health
 from keelstore.common.cluster import FILE_NAMES
 from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.http import Environ, Response, StartResponse, WSGIApp
 from keelstore.common.logs import logger_for
+from keelstore.common.metrics import TEXT_TYPE, Meter
+from keelstore.common.metrics_page import page_of
 from keelstore.common.options import option, parse
 
 AFTER: Final = ("catch_errors",)
@@ -40,12 +46,17 @@ class ReconOptions:
     recon_cache_path: str = option("/var/cache/swift", "Directory of the daemons' *.recon files.")
     devices: str = option("/srv/node", "Directory that holds the device mount points.")
     swift_dir: str = option("/etc/swift", "Directory of the cluster file and the rings.")
+    mount_check: bool = option(True, "In health and metrics a device that is no mount point is unusable.")
+    fallocate_reserve: str = option("1%", "In health and metrics a device with less room than this is full.", check=fs.reserve_problem)
 
 
 class Recon:
+    meter: Meter | None = None  # of the role; set when the pipeline is built
     def __init__(self, app: WSGIApp, options: ReconOptions, logger: logging.Logger, proc: str = "/proc",
                  now: Callable[[], float] = time.time):
         self.app, self.options, self.log, self._proc, self._now = app, options, logger, proc, now
+        self._reserve = fs.Reserve.parse(options.fallocate_reserve)
+        self._up_s = node_health.Uptime()
         self._digests: dict[str, tuple[tuple[int, int, int], str]] = {}
         self._checks: dict[str, Callable[[str | None], Any]] = {
             "version": lambda kind: {"version": __version__},
@@ -64,6 +75,7 @@ class Recon:
             "relinker": lambda kind: self._cached("relinker", "devices", "workers"),
             "sharding": lambda kind: self._cached("container", "sharding_stats", "sharding_time", "sharding_last"),
             "async": lambda kind: self._cached("object", "async_pending", "async_pending_last"),
+            "health": lambda kind: self.health() if kind is None else _UNKNOWN,
             "replication": self._replication,
             "updater": self._updater,
             "auditor": self._auditor,
@@ -76,9 +88,25 @@ class Recon:
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         path = environ["PATH_INFO"]
-        if not path.startswith("/recon/"):
-            return self.app(environ, start_response)
-        return self._answer(path)(environ, start_response)
+        if path.startswith("/recon/"):
+            return self._answer(path)(environ, start_response)
+        if path == "/metrics" and self._role != "proxy":
+            page = page_of(self.meter, self.health())
+            return Response(200, body=page.text(), content_type=TEXT_TYPE)(environ, start_response)
+        return self.app(environ, start_response)
+
+    @property
+    def _role(self) -> str:
+        return self.meter.role if self.meter is not None else ""
+
+    def health(self) -> dict[str, Any]:
+        """As ``node_health`` describes it."""
+        options = self.options
+        rings = {os.path.basename(path).removesuffix(".ring.gz"): {"md5": digest, "changed": _changed(path)}
+                 for path, digest in self._rings().items()}
+        (cluster_digest,) = self._cluster_file().values()
+        return node_health.health(self._role, options.recon_cache_path, options.devices, options.mount_check, self._reserve,
+                                  rings, cluster_digest, self._now(), self._up_s())
 
     def _answer(self, path: str) -> Response:
         parts = path.split("/")[2:]
@@ -266,6 +294,13 @@ class _Unknown:
 _UNKNOWN: Final = _Unknown()
 
 
+def _changed(path: str) -> float | None:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return None
+
+
 def _md5_of(path: str) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
@@ -304,6 +339,6 @@ def _quarantined_in(path: str) -> dict[str, int]:
 
 def filter_factory(global_conf: dict[str, str], **local_conf: str) -> Callable[[WSGIApp], Recon]:
     conf = {**global_conf, **local_conf}
-    options = parse(ReconOptions, conf, section="filter:recon", local=local_conf, known=("use", "set *", "log_*"))
+    options = parse(ReconOptions, conf, section="filter:recon", local=local_conf, known=("use", "set *", "log_*", "recon_lock_path"))
     logger = logger_for(conf, "recon")
     return lambda app: Recon(app, options, logger)

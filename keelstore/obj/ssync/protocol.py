@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote
 
 from keelstore.common.errors import KeelstoreError
 from keelstore.common.timestamp import Timestamp
-from keelstore.obj.fileset import FileSet
+from keelstore.obj.fileset import FileSet, Preference
 from keelstore.obj.layout import is_hash
 
 MISSING_CHECK: Final = b":MISSING_CHECK:"
@@ -171,12 +171,18 @@ def wanted(offer: Offer, held: FileSet) -> Want:
 
 def holds_fragment(offer: Offer, held: FileSet, index: int | None) -> tuple[bool, bool]:
     """Whether ``held`` has the fragment of ``index`` of the offered time, and whether the offer tells that it is durable,
-    which is not known here yet.
+    which is not known here yet: of this fragment, for others of the same time may have been told before.
     """
     mine = [file for file in held.fragments.get(offer.data, ()) if file.fragment == index]
     if not mine:
         return False, False
     return True, offer.is_durable and held.durable != offer.data
+
+
+def only_fragment(offer: Offer, held: FileSet, index: int) -> list[Preference]:
+    """The wish by which a look finds this fragment of the offered time, durable or not."""
+    others = frozenset(file.fragment for file in held.fragments.get(offer.data, ()) if file.fragment is not None)
+    return [Preference(offer.data, others - {index})]
 
 
 # -- sub-requests ------------------------------------------------------------------------------------------------------

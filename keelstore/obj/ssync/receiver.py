@@ -36,7 +36,7 @@ from keelstore.common.http import Request, Response, call_app
 from keelstore.common.httpinput import FileLike
 from keelstore.common.localcall import BytesBody, make_environ
 from keelstore.common.policy import ErasureCodingPolicy
-from keelstore.obj import hashes, layout
+from keelstore.obj import layout
 from keelstore.obj.fileset import FileSet
 from keelstore.obj.place import Place
 from keelstore.obj.request import check_partition
@@ -246,8 +246,7 @@ class Receiver:
             if line and not is_over:
                 offers.append(protocol.decode_offer(line))
             if offers and (is_over or len(offers) >= BATCH):
-                wants = on_disk_thread(self.device, self._compare, offers)
-                for offer, want in zip(offers, wants, strict=True):
+                for offer, want in zip(offers, self._wants_of(offers), strict=True):
                     if want:
                         self._wanted[offer.name_hash] = want
                         answers.append(protocol.encode_want(offer.name_hash, want) + CRLF)
@@ -257,19 +256,33 @@ class Receiver:
             yield b"".join(answers[start : start + 1024])
         yield end + CRLF
 
-    def _compare(self, offers: list[Offer]) -> list[Want]:
-        """On a disk thread: what is wanted of each."""
+    def _wants_of(self, offers: list[Offer]) -> list[Want]:
+        """What is wanted of each. Fragments that wait here, and that the sender knows to be durable, are made so."""
+        found = on_disk_thread(self.device, self._compare, offers)
+        waiting = [number for number, want in enumerate(found) if want is None]
+        for number in waiting:
+            self._commit_fragment(offers[number])
+        if waiting:
+            again = on_disk_thread(self.device, self._compare, [offers[number] for number in waiting])
+            for number, want in zip(waiting, again, strict=True):
+                found[number] = want
+        return [ALL if want is None else want for want in found]
+
+    def _compare(self, offers: list[Offer]) -> list[Want | None]:
+        """On a disk thread: what is wanted of each; None: it is to be made durable, then to be looked at again."""
         return [self._compare_one(offer) for offer in offers]
 
-    def _compare_one(self, offer: Offer) -> Want:
-        store = self.server.scanner
-        place = store.place_of_hash(self.device, self.device_path, self.policy, self.partition, offer.name_hash)
+    def _place(self, offer: Offer) -> Place:
+        return self.server.scanner.place_of_hash(self.device, self.device_path, self.policy, self.partition, offer.name_hash)
+
+    def _compare_one(self, offer: Offer) -> Want | None:
+        store, place = self.server.scanner, self._place(offer)
         try:
             found = store.look(place)
             want = protocol.wanted(offer, found)
             if self.policy.stores_fragments:
-                want = self._compare_fragment(offer, place, found, want)
-            elif not want and found.data is not None:
+                return self._compare_fragment(offer, place, found, want)
+            if not want and found.data is not None:
                 # It may be deleted elsewhere on our word: so it must be more than a name.
                 store.open(place, found=found, open_expired=True).close()
             return want
@@ -279,24 +292,28 @@ class Receiver:
             self.server.logger.warning("SSYNC: %s cannot be looked at: %s", place.directory, error)
             return ALL
 
-    def _compare_fragment(self, offer: Offer, place: Place, found: FileSet, want: Want) -> Want:
+    def _compare_fragment(self, offer: Offer, place: Place, found: FileSet, want: Want) -> Want | None:
+        if self.fragment is None:  # tombstones
+            return want
         has, should_be_durable = protocol.holds_fragment(offer, found, self.fragment)
         if has and should_be_durable:
-            self._commit_fragment(offer, place)
-            found = self.server.scanner.look(place)
-            want = protocol.wanted(offer, found)
+            return None
         if has:
+            store = self.server.scanner
+            mine = store.look(place, preferences=protocol.only_fragment(offer, found, self.fragment))
+            store.open(place, found=mine, open_expired=True).close()  # more than a name, as above
             return Want(False, want.meta)
         if found.data is not None and found.timestamp == offer.data:
             return Want(True, want.meta)  # the same object, another fragment of it
         return want
 
-    def _commit_fragment(self, offer: Offer, place: Place) -> None:
+    def _commit_fragment(self, offer: Offer) -> None:
         """The sender knows that the fragment which waits here is durable."""
-        with contextlib.suppress(FileNotFoundError):
-            fs.rename_durably(f"{place.directory}/{layout.data_name(offer.data, self.fragment, False)}",
-                              f"{place.directory}/{layout.data_name(offer.data, self.fragment, True)}")
-        hashes.invalidate(place.partition_path, place.suffix)
+        assert self.fragment is not None
+        try:
+            self.server.store.make_durable(self._place(offer), offer.data, self.fragment)
+        except (ObjectStateChanged, StorageError, OSError) as error:
+            self.server.logger.warning("SSYNC: a fragment of %s cannot be made durable: %s", offer.name_hash, error)
 
     # -- what is sent --------------------------------------------------------------------------------------------------
 
@@ -413,7 +430,7 @@ def _fragment_index(request: Request, policy: Any) -> int | None:
     if not isinstance(policy, ErasureCodingPolicy):
         return None
     text = request.environ.get(environ_key("X-Backend-Ssync-Frag-Index"))
-    if text is None:
+    if text is None or text == "None":
         return None
     if not (text.isascii() and text.isdigit()) or int(text[:6]) >= policy.fragments:
         raise BadRequest(f"Invalid X-Backend-Ssync-Frag-Index {text[:20]!r}")
