@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,16 +29,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     store.up()
     try:
         store.edit("proxy-server.conf", ("account_autocreate = true", "account_autocreate = true\nerror_suppression_interval = 0.01"))
-        reload(store)
+        store.reload()
         yield store
     finally:
         store.down()
-
-
-def reload(store: Store) -> None:
-    before = store.worker_pids()
-    os.kill(store.supervisor(), signal.SIGHUP)
-    until(lambda: not set(store.worker_pids()) & set(before) and store.state()["serves"] and not store.state()["old_workers"], "the reload is done", 60)
 
 
 @pytest.fixture
@@ -85,16 +78,16 @@ def changed(store: Store, old: str, new: str, servers: tuple[str, ...] = SERVERS
     """Storage servers with another option, taken by a reload."""
     for kind in servers:
         store.edit(f"{kind}-server.conf", (old, new))
-    reload(store)
+    store.reload()
     try:
         yield
     finally:
         for kind in servers:
             store.edit(f"{kind}-server.conf", (new, old))
-        reload(store)
+        store.reload()
 
 
-def test_security_S46_full_devices_take_nothing_but_deletes(store: Store, account: Account, container: str) -> None:
+def test_case_C14_security_S46_full_devices_take_nothing_but_deletes(store: Store, account: Account, container: str) -> None:
     for name in ("o", "p"):
         account.put(container, name, body=b"data").expect(201)
     thing = Thing(store, "object", account.name, container, "o")
@@ -281,5 +274,5 @@ def test_a_new_ring_is_taken_while_serving(store: Store, account: Account, conta
         assert account.get(container, "before").expect(200).body == b"data"
     finally:
         path.write_bytes(before)
-        reload(store)
+        store.reload()
     assert "Traceback" not in store.log()

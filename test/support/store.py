@@ -142,6 +142,13 @@ class Store:
     def wait_ready(self, number: int = 1) -> None:
         until(lambda: self.proxy(number).request("GET", "/healthcheck", timeout=2).status == 200, f"node {number} answers")
 
+    def reload(self, number: int = 1) -> None:
+        """Let a node take its changed configuration, and wait until all its workers have."""
+        before = self.worker_pids(number)
+        os.kill(self.supervisor(number), signal.SIGHUP)
+        until(lambda: not set(self.worker_pids(number)) & set(before) and self.state(number)["serves"] and not self.state(number)["old_workers"],
+              "the reload is done", 60)
+
     @contextmanager
     def frozen(self, number: int) -> Iterator[None]:
         """All processes of a node stopped in their tracks: their sockets accept, and never answer."""
