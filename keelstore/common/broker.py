@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sqlite3
 import threading
 import time
@@ -43,7 +44,8 @@ BUSY_TIMEOUT_S = 25.0
 STALE_READ_TIMEOUT_S = 2.0  # then a GET or HEAD does without what is pending; short of the proxy's patience for a node
 CACHE_KIB = 512  # page cache of one connection
 HEAP_LIMIT = 24 << 20  # bytes that SQLite may hold in this process before it gives back page cache
-RECLAIM_ROWS = 10000  # tombstones removed in one transaction
+RECLAIM_ROWS = 1000  # tombstones looked at, and removed, in one transaction
+REMOVED = "removed-"  # beginning of the names, in tmp, of directories that are being deleted
 RACY_NS = 20_000_000  # a file changed that recently may change again without its times showing it
 
 _CORRUPT = ("database disk image is malformed", "malformed database schema", " is not a database")
@@ -243,21 +245,34 @@ class Broker(Steps):
         if not self._lock.acquire(timeout=timeout_s):
             raise LockTimeout(f"{self.path}: connection busy for {timeout_s} s")
         try:
+            return self._write_in_place(function, takes_pending, records, timeout_s)
+        except _Replaced:  # by a whole file of a peer, while we waited for SQLite's lock on the old one
+            self._forget()
             try:
-                connection = self._open(migrates=True)
-                if records or (takes_pending and self.pending_size()):
-                    with fs.lock_directory(self.directory, timeout_s):
-                        result = self._transaction(connection, function, [*self._read_pending(), *records])
-                        fs.truncate(self.pending_path)
-                else:
-                    result = self._transaction(connection, function, ())
-                return result
-            except sqlite3.Error as error:
-                raise self._translated(error) from error
-            except FileNotFoundError:
-                raise DatabaseNotFound(self.path) from None
+                return self._write_in_place(function, takes_pending, records, timeout_s)
+            except _Replaced:
+                self._forget()
+                raise LockTimeout(f"{self.path}: was replaced; ask again") from None
         finally:
             self._lock.release()
+
+    def _write_in_place(
+        self, function: Callable[[Connection], T], takes_pending: bool, records: Sequence[Sequence[Any]],
+        timeout_s: float,
+    ) -> T:  # fmt: skip
+        try:
+            connection = self._open(migrates=True)
+            if records or (takes_pending and self.pending_size()):
+                with fs.lock_directory(self.directory, timeout_s):
+                    result = self._transaction(connection, function, [*self._read_pending(), *records])
+                    fs.truncate(self.pending_path)
+            else:
+                result = self._transaction(connection, function, ())
+            return result
+        except sqlite3.Error as error:
+            raise self._translated(error) from error
+        except FileNotFoundError:
+            raise DatabaseNotFound(self.path) from None
 
     def _transaction(
         self, connection: Connection, function: Callable[[Connection], T], records: Iterable[Sequence[Any]]
@@ -266,6 +281,7 @@ class Broker(Steps):
         try:
             connection.execute("BEGIN IMMEDIATE")
             try:
+                self._check_in_place()
                 rows = self._rows_of(records)
                 if rows:
                     self.merge_rows(connection, rows)
@@ -278,6 +294,14 @@ class Broker(Steps):
                 raise
         finally:
             connection.execute("PRAGMA busy_timeout = 0")
+
+    def _check_in_place(self) -> None:
+        """That the file we hold SQLite's lock of still has the name: whoever removes or replaces a file holds that lock, too,
+        and what waited for it meanwhile must not write into a file that is no more. Raises FileNotFoundError, _Replaced.
+        """
+        status = os.stat(self.path)
+        if self._identity != (status.st_dev, status.st_ino):
+            raise _Replaced
 
     def _read_pending(self) -> list[Any]:
         """What waits in the pending file; the caller holds the directory's lock. Entries that cannot be read are logged."""
@@ -456,20 +480,114 @@ class Broker(Steps):
         except DatabaseNotFound:
             return True
 
-    def reclaim(self, age: str, sync_age: str) -> None:
-        """Forget tombstone rows and removed metadata items older than ``age``, sync points older than ``sync_age``."""
+    # -- removal -------------------------------------------------------------------------------------------------------
 
-        def remove_rows(connection: Connection) -> int:
-            return connection.execute(
-                f"DELETE FROM {self.table} WHERE ROWID IN (SELECT ROWID FROM {self.table} WHERE deleted = 1"
-                f" AND {self.tombstone_time} < ? ORDER BY name LIMIT {RECLAIM_ROWS})", (age,)).rowcount  # fmt: skip
+    def reclaim(self, age: str, sync_age: str) -> int:
+        """Forget tombstone rows and removed metadata items older than ``age``, sync points older than ``sync_age``.
 
-        while self.write(remove_rows) == RECLAIM_ROWS:
-            pass
+        Page by page: reads find what is old, and a short transaction removes it. Gives the number of rows.
+        """
+        self.merge_pending()
+        marker, removed = "", 0
+        while True:
+            found = self.read(lambda connection: connection.execute(
+                f"SELECT ROWID, name, {self.tombstone_time} FROM {self.table} WHERE deleted = 1 AND name >= ?"
+                f" ORDER BY name LIMIT {RECLAIM_ROWS}", (marker,)).fetchall())  # noqa: B023 - it runs now
+            old = [(row[0],) for row in found if row[2] < age]
+            if old:  # a row that was replaced meanwhile has another ROWID
+                self.write(lambda connection: connection.executemany(
+                    f"DELETE FROM {self.table} WHERE ROWID = ?", old))  # noqa: B023
+                removed += len(old)
+            if len(found) < RECLAIM_ROWS or found[-1][1] == marker:
+                break
+            marker = found[-1][1]
         self.write(lambda connection: self.reclaim_rest(connection, age, sync_age))
+        return removed
+
+    def remove(self, may_go: Callable[[Connection], bool], timeout_s: float = 10.0) -> bool:
+        """Remove the database with its directory if no update waits and ``may_go`` says so, under all its locks: whoever
+        waits to write finds it gone, and tells its caller so. False: it stays.
+        """
+        self._take_turn(timeout_s)
+        try:
+            moved = on_disk_thread(self.device, self._remove_now, may_go, timeout_s)
+        finally:
+            self._turn.release()
+        if not moved:
+            return False
+        on_disk_thread(self.device, _clear, moved, self.directory)
+        return True
+
+    def _remove_now(self, may_go: Callable[[Connection], bool], timeout_s: float) -> str:
+        """Where the directory went; '' when it stays. One rename: a crash leaves all or nothing, and rubbish in ``tmp``."""
+        if not self._lock.acquire(timeout=timeout_s):
+            raise LockTimeout(f"{self.path}: connection busy for {timeout_s} s")
+        try:
+            with fs.lock_directory(self.directory, timeout_s):
+                if self.pending_size():
+                    return ""
+                connection = self._open(migrates=True)
+                connection.execute(f"PRAGMA busy_timeout = {int(timeout_s * 1000)}")
+                connection.execute("BEGIN IMMEDIATE")
+                try:
+                    self._check_in_place()
+                    if not may_go(connection):
+                        return ""
+                    fs.make_directories(f"{self.device_path}/tmp")
+                    target = f"{self.device_path}/tmp/{REMOVED}{uuid.uuid4().hex}"
+                    os.rename(self.directory, target)
+                    return target
+                finally:
+                    connection.execute("ROLLBACK")
+                    self._forget()
+        except _Replaced:
+            return ""
+        except FileNotFoundError:
+            raise DatabaseNotFound(self.path) from None
+        except sqlite3.Error as error:
+            raise self._translated(error) from error
+        finally:
+            self._lock.release()
+
+    # -- whole files ---------------------------------------------------------------------------------------------------
+
+    def snapshot(self, path: str) -> None:
+        """Write all of it, as it is now, to a file of this name. Writers wait meanwhile, updates of rows do not."""
+        self.merge_pending()
+        on_disk_thread(self.device, self._snapshot_now, path)
+
+    def _snapshot_now(self, path: str) -> None:
+        with self._lock:
+            try:
+                connection = self._open(migrates=True)
+                target = sqlite3.connect(path, isolation_level=None)
+                try:
+                    target.execute("PRAGMA synchronous = OFF")
+                    target.execute("PRAGMA journal_mode = MEMORY")
+                    connection.backup(target)
+                finally:
+                    target.close()
+            except sqlite3.Error as error:
+                if "full" in str(error):
+                    raise DeviceFull(f"{path}: {error}") from None
+                raise self._translated(error) from error
+
+
+def _clear(moved: str, directory: str) -> None:
+    """Delete a removed directory, and those above its old place that are empty now."""
+    shutil.rmtree(moved, ignore_errors=True)
+    for _ in range(2):  # suffix, partition
+        directory = os.path.dirname(directory)
+        if not fs.remove_directory(directory):
+            break
+
 
 def _nothing(_connection: Connection) -> None:
     """The step of a write that only brings pending updates, or the tables, up to date."""
+
+
+class _Replaced(Exception):
+    """The file that was opened does not have the name any more."""
 
 
 class _OldSchema(Exception):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from enum import Enum
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -27,10 +28,6 @@ START: Final = b" START"
 END: Final = b" END"
 ERROR: Final = b":ERROR:"
 CRLF: Final = b"\r\n"
-
-# Headers of the answer, ours: is the receiver's word a proof? Swift's servers do not say.
-RING_VERSION: Final = "X-Keelstore-Ring-Version"
-IS_PRIMARY: Final = "X-Keelstore-Is-Primary"
 
 MAX_LINE: Final = 65536  # of a peer whose network_chunk_size we do not know
 MAX_HEADERS: Final = 512  # lines of one sub-request
@@ -116,6 +113,37 @@ def _decode_delta(text: str, base: Timestamp) -> Timestamp:
     if parts is None:
         raise ValueError
     return Timestamp.from_raw(base.raw + int(parts[1], 16), int(parts[2], 16) if parts[2] else 0)
+
+
+class Part(Enum):
+    """What of a partition is offered in one session."""
+
+    OBJECTS = "objects"  # whole, with tombstones
+    FRAGMENTS = "fragments"  # one fragment of each durable object, with tombstones
+    DURABLE = "durable fragments"  # one fragment of each durable object
+    WAITING = "waiting fragments"  # one fragment of each object that is not known to be durable
+    TOMBSTONES = "tombstones"
+
+
+def select(found: FileSet, part: Part, fragment: int | None = None) -> FileSet | None:
+    """The part of a hash directory that is offered, as a file set of its own; None when there is none of it.
+
+    Never a fragment of an object other than the durable one, but for those that wait, of which it is the newest.
+    """
+    if part is Part.OBJECTS:
+        return found if found.timestamp is not None else None
+    if found.tombstone is not None and found.data is None and part in (Part.FRAGMENTS, Part.TOMBSTONES):
+        return found
+    if part is Part.WAITING:
+        for stamp, members in found.fragments.items():
+            mine = [file for file in members if file.fragment == fragment]
+            if mine and stamp != found.durable:
+                return FileSet(data=mine[-1], fragments=found.fragments, durable=found.durable)
+        return None
+    if part is Part.TOMBSTONES or found.durable is None:
+        return None
+    mine = [file for file in found.fragments.get(found.durable, ()) if file.fragment == fragment]
+    return found._replace(data=mine[-1], tombstone=None) if mine else None
 
 
 # -- wants -------------------------------------------------------------------------------------------------------------

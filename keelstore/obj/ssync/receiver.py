@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from keelstore.common import fs
+from keelstore.common import fs, proof
 from keelstore.common.concurrency import Pool, Task, on_disk_thread
 from keelstore.common.errors import (
     BadRequest,
@@ -45,9 +45,7 @@ from keelstore.obj.ssync.protocol import (
     ALL,
     CRLF,
     END,
-    IS_PRIMARY,
     MISSING_CHECK,
-    RING_VERSION,
     START,
     UPDATES,
     Offer,
@@ -161,18 +159,13 @@ class Receiver:
         self._pool = Pool(AT_ONCE)
         self._running: dict[str, Task] = {}
         self._failures = self._successes = 0
-        host, _, port = str(request.environ.get("HTTP_HOST") or "").rpartition(":")
+        self.host = str(request.environ.get("HTTP_HOST") or "")
+        host, _, port = self.host.rpartition(":")
         self.address = (host.strip("[]"), int(port) if port.isascii() and port.isdigit() else 0)
 
     def response(self) -> Response:
         headers = Headers({"X-Backend-Accept-No-Commit": "True"})
-        ring = self.server.ring(self.policy)
-        if ring is not None and ring.version is not None:
-            headers[RING_VERSION] = str(ring.version)
-            headers[IS_PRIMARY] = str(any(
-                node.device == self.device and self.address in (node.replication_address, node.address)
-                for node in ring.primaries(int(self.partition))
-            ))  # fmt: skip
+        headers.update(proof.said_of(self.server.ring(self.policy), self.partition, self.device, self.host))
         return Response(200, headers, app_iter=self.run())
 
     # -- the session ---------------------------------------------------------------------------------------------------

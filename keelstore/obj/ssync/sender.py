@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from keelstore.common.backend import Backend
 from keelstore.common.concurrency import on_disk_thread
@@ -19,6 +20,7 @@ from keelstore.common.duplex import Duplex
 from keelstore.common.errors import BackendError, ObjectNotFound, StorageError
 from keelstore.common.headers import Headers, is_true
 from keelstore.common.policy import Policy
+from keelstore.common.proof import is_proof
 from keelstore.common.ring.ring import Node
 from keelstore.obj import attributes, layout
 from keelstore.obj.fileset import FileSet
@@ -31,13 +33,12 @@ from keelstore.obj.ssync.protocol import (
     CRLF,
     END,
     ERROR,
-    IS_PRIMARY,
     MAX_LINE,
     MISSING_CHECK,
-    RING_VERSION,
     START,
     UPDATES,
     Offer,
+    Part,
     SsyncError,
     Want,
 )
@@ -50,13 +51,16 @@ READ_ALL = Validation(100.0, 0.0)  # every body is checked as it is read: what i
 
 @dataclass(frozen=True)
 class Source:
-    """A partition on a device of this node. ``fragment``: only that fragment of each object (erasure coding)."""
+    """A partition on a device of this node. ``fragment``: only that fragment of each object (erasure coding); ``part``: what
+    of it is offered.
+    """
 
     device: str
     device_path: str
     policy: Policy
     partition: int
     fragment: int | None = None
+    part: Part = Part.OBJECTS
 
     @property
     def partition_path(self) -> str:
@@ -74,10 +78,28 @@ class Outcome:
     is_proof: bool = False
     is_truncated: bool = False
     offered: int = 0
+    skipped: int = 0  # wanted, and could not be sent
     sent: int = 0
     sent_bytes: int = 0
     took_s: float = 0.0
     held: dict[str, FileSet] = field(default_factory=dict)
+
+
+class Built(Protocol):
+    """A body that is made for the peer. Its pieces may end with a SsyncError: then it was not what it should be."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...  # in place of those of the object at hand; an empty one is left out
+
+    def __iter__(self) -> Iterator[bytes]: ...
+
+    def close(self) -> None: ...
+
+
+Build = Callable[[StoredObject], "Built | None"]  # None: it cannot be made, and the log says why
 
 
 class Sender:
@@ -91,28 +113,28 @@ class Sender:
         self._agent = f"{user_agent} {os.getpid()}"
 
     def sync(self, source: Source, node: Node, suffixes: Iterable[str] | None = None, *, only: frozenset[str] | None = None,
-             check_only: bool = False, max_objects: int = 0, include_non_durable: bool = False,
-             ring_version: int | None = None) -> Outcome:
+             check_only: bool = False, max_objects: int = 0, ring_version: int | None = None,
+             fragment: int | None = None, build: Build | None = None) -> Outcome:
         """One session; raises nothing that the peer or the network causes.
 
         ``suffixes`` None: all. ``only``: offer no other objects than these hashes. ``check_only``: send nothing, only ask.
-        ``ring_version``: that of the ring by which ``node`` is a primary.
+        ``ring_version``: that of the ring by which ``node`` is a primary. ``fragment``: the one that the peer is to have,
+        which ``build`` makes, if it is not that of ``source``.
         """
         outcome = Outcome(node)
         began = time.monotonic()
         duplex: Duplex | None = None
         try:
-            duplex = self._connect(source, node)
+            duplex = self._connect(source, node, source.fragment if fragment is None else fragment)
             outcome.status = duplex.status
             if duplex.status != 200:
                 raise SsyncError(f"answered {duplex.status}", duplex.status)
-            if include_non_durable and not is_true(duplex.headers.get("X-Backend-Accept-No-Commit")):
-                self._log.warning("ssync with %s: it does not take fragments that are not durable", node.key)
-                include_non_durable = False
-            outcome.is_proof = _is_proof(duplex.headers, ring_version)
-            session = _Session(self, source, duplex, outcome)
+            if source.part is Part.WAITING and not is_true(duplex.headers.get("X-Backend-Accept-No-Commit")):
+                raise SsyncError("it does not take fragments that are not durable")
+            outcome.is_proof = is_proof(duplex.headers, ring_version)
+            session = _Session(self, source, duplex, outcome, build)
             session.begin()
-            offered = session.offer(suffixes, only, max_objects, include_non_durable)
+            offered = session.offer(suffixes, only, max_objects)
             wants = session.wants(offered)
             outcome.held = {name_hash: found for name_hash, found in offered.items() if name_hash not in wants}
             session.update({} if check_only else wants)
@@ -131,10 +153,10 @@ class Sender:
             outcome.held = {}
         return outcome
 
-    def _connect(self, source: Source, node: Node) -> Duplex:
+    def _connect(self, source: Source, node: Node, fragment: int | None) -> Duplex:
         headers = Headers({"X-Backend-Storage-Policy-Index": str(source.policy.index), "User-Agent": self._agent})
-        if source.fragment is not None:
-            headers["X-Backend-Ssync-Frag-Index"] = str(source.fragment)
+        if fragment is not None:
+            headers["X-Backend-Ssync-Frag-Index"] = str(fragment)
         if node.index is not None:
             headers["X-Backend-Ssync-Node-Index"] = str(node.index)
         return self._backend.duplex(node.replication_address, "SSYNC", f"/{node.device}/{source.partition}", headers,
@@ -153,20 +175,11 @@ class Sender:
         return ""
 
 
-def _is_proof(headers: Headers, ring_version: int | None) -> bool:
-    version = headers.get(RING_VERSION)
-    if version is None:
-        return True  # a Swift server: it says nothing of its ring, and Swift takes its word
-    if ring_version is not None and not (version.isdigit() and int(version) >= ring_version):
-        return False
-    return is_true(headers.get(IS_PRIMARY))
-
-
 class _Session:
     """One session that has begun."""
 
-    def __init__(self, sender: Sender, source: Source, duplex: Duplex, outcome: Outcome):
-        self._sender, self._source, self._duplex, self._outcome = sender, source, duplex, outcome
+    def __init__(self, sender: Sender, source: Source, duplex: Duplex, outcome: Outcome, build: Build | None):
+        self._sender, self._source, self._duplex, self._outcome, self._build = sender, source, duplex, outcome, build
         self._store, self._log = sender._store, sender._log
 
     # -- lines ---------------------------------------------------------------------------------------------------------
@@ -205,12 +218,11 @@ class _Session:
 
     # -- what is here --------------------------------------------------------------------------------------------------
 
-    def offer(self, suffixes: Iterable[str] | None, only: frozenset[str] | None, max_objects: int,
-              include_non_durable: bool) -> dict[str, FileSet]:
+    def offer(self, suffixes: Iterable[str] | None, only: frozenset[str] | None, max_objects: int) -> dict[str, FileSet]:
         """Say what we have; what was said."""
         offered: dict[str, FileSet] = {}
         lines = [MISSING_CHECK + START + CRLF]
-        for item, offer in self._offers(suffixes, include_non_durable):
+        for item, offer in self._offers(suffixes):
             if only is not None and item.name_hash not in only:
                 continue
             if max_objects and len(offered) >= max_objects:
@@ -227,7 +239,7 @@ class _Session:
         self._outcome.offered = len(offered)
         return offered
 
-    def _offers(self, suffixes: Iterable[str] | None, include_non_durable: bool) -> Iterator[tuple[Listed, Offer]]:
+    def _offers(self, suffixes: Iterable[str] | None) -> Iterator[tuple[Listed, Offer]]:
         source, store = self._source, self._store
         rules = store.rules(layout.fragment_count(source.policy))
         datadir = layout.objects_dir(source.policy.index)
@@ -240,10 +252,11 @@ class _Session:
         for suffix in suffixes:
             listed = on_disk_thread(source.device, objects_of, source.partition_path, suffix, rules, self._sender._clock(),
                                     quarantine)
-            for item in listed:
-                offer = protocol.offer_of(item.name_hash, item.found)
-                if offer is not None and (offer.is_durable or include_non_durable):
-                    yield item, offer
+            for name_hash, found in listed:
+                chosen = protocol.select(found, source.part, source.fragment)
+                offer = protocol.offer_of(name_hash, chosen) if chosen is not None else None
+                if chosen is not None and offer is not None:
+                    yield Listed(name_hash, chosen), offer
 
     def wants(self, offered: dict[str, FileSet]) -> dict[str, Want]:
         """What the peer wants of it."""
@@ -266,6 +279,8 @@ class _Session:
             found = self._send(name_hash, want)
             if found is not None:
                 sent[name_hash] = found
+            else:
+                self._outcome.skipped += 1
         self._duplex.send(UPDATES + END + CRLF)
         self._expect(UPDATES + START)
         self._expect(UPDATES + END)
@@ -296,7 +311,7 @@ class _Session:
 
     def _open(self, place: Place) -> tuple[StoredObject | None, FileSet]:
         """The object; or None, and its tombstone, whose name is now known. On a disk thread."""
-        found = self._store.look(place, fragment=self._source.fragment)
+        found = protocol.select(self._store.look(place), self._source.part, self._source.fragment) or FileSet()
         if found.data is not None:
             return self._store.open(place, open_expired=True, found=found), found
         if found.tombstone is None:
@@ -315,14 +330,17 @@ class _Session:
 
     def _send_object(self, place: Place, opened: StoredObject, want: Want) -> bool:
         if want.data:
-            headers = {name: value for name, value in opened.data_metadata.items() if name != "name"}
-            if opened.found.durable != opened.data_timestamp:
-                headers["X-Backend-No-Commit"] = "True"
-            headers["Content-Length"] = str(opened.size)
-            self._head("PUT", place, headers)
-            for piece in opened.body(0, opened.size, READ_ALL, PIECE, keep_cache=False):
-                self._duplex.send(piece)
-            self._outcome.sent_bytes += opened.size
+            if self._build is not None:
+                built = self._build(opened)
+                if built is None:
+                    return False
+                try:
+                    self._put(place, opened, built, built.size, built.headers)
+                finally:
+                    built.close()
+            else:
+                body = opened.body(0, opened.size, READ_ALL, PIECE, keep_cache=False)
+                self._put(place, opened, body, opened.size, {})
         meta = opened.meta_metadata
         if want.meta and meta is not None:
             headers = {name: value for name, value in meta.items() if name != "name"}
@@ -331,6 +349,18 @@ class _Session:
                 headers["Content-Type"], headers["Content-Type-Timestamp"] = opened.metadata["Content-Type"], stamp
             self._head("POST", place, headers)
         return want.data or meta is not None
+
+    def _put(self, place: Place, opened: StoredObject, body: Iterable[bytes], size: int, changed: Mapping[str, str]) -> None:
+        headers = {name: value for name, value in {**opened.data_metadata, **changed}.items() if name != "name"}
+        if opened.found.durable != opened.data_timestamp:
+            headers["X-Backend-No-Commit"] = "True"
+        if not headers.get("ETag"):  # of a body that is not known before it was sent
+            headers.pop("ETag", None)
+        headers["Content-Length"] = str(size)
+        self._head("PUT", place, headers)
+        for piece in body:
+            self._duplex.send(piece)
+        self._outcome.sent_bytes += size
 
     def _head(self, method: str, place: Place, headers: dict[str, str]) -> None:
         try:
