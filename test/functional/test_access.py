@@ -42,7 +42,7 @@ WRITE = {"PUT o": 201, "POST o": 202, "DELETE o": 204}
     ({"X-Container-Read": "test:tester3"}, {}),
     ({"X-Container-Write": "test:tester3"}, {}),
 ])
-def test_what_the_anonymous_may(account: Account, shared: str, acl: dict[str, str], granted: dict[str, int]) -> None:
+def test_security_R12_what_the_anonymous_may(account: Account, shared: str, acl: dict[str, str], granted: dict[str, int]) -> None:
     account.post(shared, headers=acl).expect(204)
     found = statuses(account.anonymous(), shared)
     assert found == {**dict.fromkeys(found, 401), **granted}

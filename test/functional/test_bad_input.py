@@ -290,7 +290,7 @@ class Place:
         return Endpoint(*node.address).request(method, f"/{node.device}/{self.part}/{'/'.join(self.names)}", headers, body)
 
 
-def test_security_S07_pickles_on_disk_are_data_only(live: Store, mine: Account, box: str, tmp_path: Path) -> None:
+def test_security_S07_S22_pickles_on_disk_are_data_only(live: Store, mine: Account, box: str, tmp_path: Path) -> None:
     import xattr
 
     class Evil:
@@ -336,7 +336,7 @@ def test_security_S16_old_timestamps_write_no_tombstones(live: Store, mine: Acco
 
 @pytest.mark.parametrize("role", ["object", "container", "account"])
 @pytest.mark.parametrize("device", ["..", ".", "%2e%2e", "%2E%2E%2F..", "%2Fetc", "x" * 300, "d1%00", "%2e%2e%2f%2e%2e%2fetc", "", "none"])
-def test_security_S53_no_path_leaves_the_devices(live: Store, mine: Account, role: str, device: str) -> None:
+def test_security_S53_R16_no_path_leaves_the_devices(live: Store, mine: Account, role: str, device: str) -> None:
     names = {"object": "a/c/o", "container": "a/c", "account": "a"}[role]
     headers = {"X-Timestamp": f"{time.time():.5f}", "Content-Type": "x/y", "X-Backend-Storage-Policy-Index": "0"}
     before = set(live.data.glob("node1/*")) | set(live.data.glob("node1/devices/*"))

@@ -68,7 +68,7 @@ def test_origins_that_are_not_listed_get_nothing(account: Account, open_to: str)
         assert not [name for name in answer.headers if name.startswith("access-control")]
 
 
-def test_any_origin(account: Account, open_to: str) -> None:
+def test_security_R17_any_origin_is_answered_without_credentials(account: Account, open_to: str) -> None:
     account.post(open_to, headers={"X-Container-Meta-Access-Control-Allow-Origin": "*"}).expect(204)
     answer = account.anonymous().get(open_to, "o", headers={"Origin": "http://anyone.example"}).expect(200)
     assert answer.headers["Access-Control-Allow-Origin"] == "*"

@@ -574,7 +574,7 @@ def open_files(store: Any) -> int:
 
 @pytest.mark.skipif(bool(FOREIGN), reason="looks into the server's processes")
 @pytest.mark.parametrize("kind", ["slo", "dlo"])
-def test_security_S10_a_client_that_leaves_leaves_nothing_behind(store: Endpoint, account: Account, container: str, kind: str,
+def test_security_S10_R10_a_client_that_leaves_leaves_nothing_behind(store: Endpoint, account: Account, container: str, kind: str,
                                                                 request: pytest.FixtureRequest) -> None:
     cluster = request.getfixturevalue("cluster4" if "four-nodes" in request.node.callspec.id else "cluster")
     body = os.urandom(3 << 20)

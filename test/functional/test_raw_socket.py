@@ -106,7 +106,7 @@ def test_unclear_length_ends_the_connection(account: Account, kept: str, name: s
     account.get(kept, "o").expect(404)
 
 
-def test_trailers_add_no_headers(account: Account, kept: str) -> None:
+def test_security_S33_trailers_add_no_headers(account: Account, kept: str) -> None:
     """S33."""
     with Raw(account.endpoint) as raw:
         raw.send(aimed(CHUNKED_HEAD, account.target(kept, "trailed").encode(), token(account))

@@ -159,7 +159,7 @@ def test_a_bad_value_of_the_app_names_file_section_and_option(tmp_path: Path) ->
         wsgi.load(proxy_conf(etc(tmp_path), app="node_timeout = soon"))
 
 
-def test_placeholder_hash_secrets_are_refused(tmp_path: Path) -> None:
+def test_security_R15_placeholder_hash_secrets_are_refused(tmp_path: Path) -> None:
     """security R15"""
     path = proxy_conf(etc(tmp_path, "changeme", "changeme"))
     with pytest.raises(ConfigError, match="are placeholders"):
@@ -171,7 +171,7 @@ def test_placeholder_hash_secrets_are_refused(tmp_path: Path) -> None:
     ("0.0.0.0", "testing .admin", True), ("192.0.2.1", "testing .admin", True), ("127.0.0.1", "testing .admin", False),
     ("127.0.0.2", "testing", False), ("::1", "testing .admin", False), ("0.0.0.0", "2wJx9 .admin", False),
 ])
-def test_well_known_users_are_refused_where_others_reach_them(tmp_path: Path, ip: str, key: str, refused: bool) -> None:
+def test_security_R15_well_known_users_are_refused_where_others_reach_them(tmp_path: Path, ip: str, key: str, refused: bool) -> None:
     path = proxy_conf(etc(tmp_path), ip=ip, users=f"user_test_tester = {key}")
     if refused:
         with pytest.raises(ConfigError, match=r"\[filter:tempauth\] user_test_tester: a user with a well-known key"):
@@ -187,7 +187,7 @@ def storage_conf(directory: Path, kind: str, port: int, defaults: str = "", app:
     return str(path)
 
 
-def test_a_storage_server_listens_where_the_rings_say_it_is_and_not_everywhere(tmp_path: Path) -> None:
+def test_security_S55_R19_a_storage_server_listens_where_the_rings_say_it_is_and_not_everywhere(tmp_path: Path) -> None:
     """security S55: its protocol knows no authentication."""
     assert wsgi.load(storage_conf(etc(tmp_path), "object", 6200)).addresses == (("127.0.0.1", 6200),)
     with pytest.raises(ConfigError, match="bind_ip is not set, and the rings have no account device of this host with port 7000"):

@@ -403,7 +403,7 @@ def test_content_type_time_of_a_replicator(box):
         ({f"X-Object-Meta-{i}": "v" * 250 for i in range(20)}, b"Total metadata too large"),
     ],
 )  # fmt: skip  # S13, S47, C04
-def test_post_that_is_refused(box, headers, text):
+def test_case_C04_security_S47_post_that_is_refused(box, headers, text):
     put(box)
     answer = box.call("POST", headers=headers, at=1)
     assert answer.status == 400 and text in answer.read()

@@ -177,7 +177,7 @@ def test_user64_and_names_of_any_script():
 # -- keys and secrets --------------------------------------------------------------------------------------------------
 
 
-def test_an_empty_key_never_matches():
+def test_security_R20_an_empty_key_never_matches():
     with pytest.raises(ConfigError) as error:
         filter_factory({"log_file": "-"}, user_a_b="")
     assert "user_a_b" in str(error.value)

@@ -208,7 +208,7 @@ def test_what_is_no_update_is_refused(box: ServerBox, lines: list[str], error: s
     assert box.files(box.place("other")) == ["1.data"]
 
 
-def test_a_body_that_breaks_off_is_not_read_on_as_requests(box: ServerBox) -> None:
+def test_security_S42_a_body_that_breaks_off_is_not_read_on_as_requests(box: ServerBox) -> None:
     """S42: what follows in a body that failed is never a sub-request."""
     box.put("victim", b"precious", 1)
     session = Session(box)
@@ -293,6 +293,6 @@ def test_the_request_itself(box: ServerBox, path: str, headers: dict[str, str], 
     session.duplex.close()
 
 
-def test_replication_server_false_refuses(tmp_path: Path) -> None:
+def test_security_S55_replication_server_false_refuses(tmp_path: Path) -> None:
     box = ServerBox(str(tmp_path), replication_server=False)
     assert box.call("SSYNC", "/sda1/7").status == 405
