@@ -18,7 +18,7 @@ from keelstore.cli.layout import DEVICES, POLICIES, TEST_USERS, Layout, NodePath
 PART_POWER = 10
 MIN_PART_HOURS = 1
 _HEAD = "# Written by 'keelstore up'. Once you change this file, it is yours: 'up' leaves it alone.\n\n"
-_PIPELINE = ("catch_errors", "gatekeeper", "healthcheck", "proxy-logging", "cache", "etag-quoter", "domain_remap",
+_PIPELINE = ("catch_errors", "gatekeeper", "healthcheck", "metrics", "proxy-logging", "cache", "etag-quoter", "domain_remap",
              "listing_formats", "container_sync", "bulk", "tempurl", "ratelimit", "crossdomain", "formpost", "tempauth",
              "staticweb", "copy", "container-quotas", "account-quotas", "slo", "dlo", "versioned_writes", "symlink",
              "proxy-logging", "proxy-server")
@@ -146,6 +146,13 @@ meta_version_to_write = 3
 """
 
 
+def _metrics_options(settings: Settings) -> str:
+    """``/metrics`` of the proxy is for this machine, as long as nobody else reaches it."""
+    if not settings.is_loopback:
+        return "# bearer_token = give one, and the page is for those who send it\n"
+    return "allow_from = 127.0.0.0/8, ::1\n"
+
+
 def _remap_section(settings: Settings) -> str:
     """Host names as accounts, for the field's test suites, which ask for hosts below example.net."""
     if not settings.test_users:
@@ -197,6 +204,9 @@ use = egg:keelstore#gatekeeper
 [filter:healthcheck]
 use = egg:keelstore#healthcheck
 
+[filter:metrics]
+use = egg:keelstore#metrics
+{_metrics_options(settings)}
 [filter:proxy-logging]
 use = egg:keelstore#proxy_logging
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import ipaddress
 import json
 import os
 import secrets
@@ -108,6 +109,15 @@ class Settings:
     def proxy_ip(self, node: int) -> str:
         """Where the proxy of a node listens."""
         return self.host if self.nodes == 1 else f"127.0.0.{node}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine reaches the proxies."""
+        ip = self.proxy_ip(1)
+        try:
+            return ip == "localhost" or ipaddress.ip_address(ip).is_loopback
+        except ValueError:
+            return False
 
     def storage_ip(self, node: int) -> str:
         """Where the storage roles of a node listen: never on an address that others reach."""

@@ -41,6 +41,7 @@ from keelstore.common.middleware.healthcheck import HealthcheckOptions
 from keelstore.common.middleware.keystoneauth import KeystoneAuthOptions
 from keelstore.common.middleware.list_endpoints import ListEndpointsOptions
 from keelstore.common.middleware.listing_formats import ListingFormatsOptions
+from keelstore.common.middleware.metrics import MetricsOptions
 from keelstore.common.middleware.name_check import NameCheckOptions
 from keelstore.common.middleware.proxy_logging import ProxyLoggingOptions
 from keelstore.common.middleware.ratelimit import RatelimitOptions
@@ -183,6 +184,8 @@ SAMPLES = (
         _filter("domain_remap", "domain_remap", DomainRemapOptions, "Before listing_formats, where wanted."),
         _filter("list-endpoints", "list_endpoints", ListEndpointsOptions,
                 "Before authentication, where wanted: it tells addresses of the inside to everybody."),
+        _filter("metrics", "metrics", MetricsOptions,
+                "After healthcheck, where wanted: requests of this proxy in the form of Prometheus."),
         _filter("xprofile", "xprofile", XProfileOptions,
                 "After healthcheck, for a while: it slows requests down, and answers everybody."),
     )),

@@ -21,5 +21,6 @@
   (processes)
 - daemons: ``daemon_frame`` (what each of them is), ``work`` (queue, throttle, progress), ``events`` (hints from
   servers), ``peers`` (who is down), ``device_walk`` (what is on devices), ``recon_cache`` (what they leave for recon)
+- what is seen: ``metrics`` (requests counted; the form of Prometheus), ``node_health`` (how a node is), ``metrics_page``
 - packages: ``ring`` (rings and their builder), ``middleware`` (the filters of pipelines)
 """

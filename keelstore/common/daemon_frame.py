@@ -154,6 +154,7 @@ class Daemon:
 
     def run_forever(self) -> None:
         """Pass after pass, until its green thread or its process ends."""
+        self.show(force=True)  # that it runs, before its first pass
         if not self.starts_at_once:
             self.rest(self.world.random.random() * self.interval_s)
         while True:

@@ -36,6 +36,7 @@ FILTERS = {
         "list_endpoints": "list_endpoints",
         "listing_formats": "listing_formats",
         "memcache": "cache",
+        "metrics": "metrics",
         "name_check": "name_check",
         "proxy_logging": "proxy_logging",
         "ratelimit": "ratelimit",

@@ -219,7 +219,13 @@ class Connection:
         connection = environ.get("HTTP_CONNECTION")
         self._asks_to_keep = connection is not None and "keep-alive" in connection.lower()
         self._method = environ["REQUEST_METHOD"]  # the application may change it for those behind it
-        return self._answer(environ, body, head.keep_alive and server.keepalive_s > 0)
+        if server.meter is None:
+            return self._answer(environ, body, head.keep_alive and server.keepalive_s > 0)
+        method, started = self._method, time.monotonic()
+        is_kept = self._answer(environ, body, head.keep_alive and server.keepalive_s > 0)
+        status = self._status  # as the application gave it
+        server.meter.record(method, int(status[:3]) if status and status[:3].isdigit() else 500, time.monotonic() - started)
+        return is_kept
 
     def _start_response(self, status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Callable[[bytes], None]:
         if exc_info is not None:

@@ -14,6 +14,7 @@ from keelstore.common.errors import WaitTimeout
 from keelstore.common.http import WSGIApp
 from keelstore.common.httpconnection import Connection
 from keelstore.common.limits import Limits
+from keelstore.common.metrics import Meter
 from keelstore.common.options import not_negative, option, parse, positive
 
 
@@ -48,10 +49,11 @@ class Server:
 
     def __init__(
         self, sock: Any, app: WSGIApp, options: ServerOptions | None = None, logger: logging.Logger | None = None,
-        ssl_context: ssl.SSLContext | None = None,
+        ssl_context: ssl.SSLContext | None = None, meter: Meter | None = None,
     ):
-        """``sock`` as ``concurrency.listen`` gives; ``ssl_context`` as ``concurrency.tls_context`` does."""
-        self.sock, self.app, self.options = sock, app, options or ServerOptions()
+        """``sock`` as ``concurrency.listen`` gives; ``ssl_context`` as ``concurrency.tls_context`` does;
+        ``meter``: where requests are counted, if anywhere."""
+        self.sock, self.app, self.options, self.meter = sock, app, options or ServerOptions(), meter
         self.logger = logger or logging.getLogger("keelstore.httpserver")
         self.ssl_context = ssl_context
         self.is_stopping = False

@@ -33,8 +33,10 @@ from keelstore.common.errors import (
 from keelstore.common.headers import is_true
 from keelstore.common.http import IN_PROCESS, Environ, Request, Response, StartResponse, error_response, split_path
 from keelstore.common.limits import is_valid_text
+from keelstore.common.metrics import Meter
 from keelstore.common.names import reserved_problem
 from keelstore.common.options import option, positive
+from keelstore.common.stats import NO_STATS, NoStats
 from keelstore.common.timestamp import Timestamp
 
 Handler = Callable[[Request], Response]
@@ -73,6 +75,8 @@ class StorageServer:
     service: ClassVar[str] = ""
     replication_verbs: ClassVar[frozenset[str]] = frozenset({"REPLICATE", "SSYNC"})
     debug_verbs: ClassVar[frozenset[str]] = frozenset({"REPLICATE", "SSYNC"})
+    meter: Meter | None = None  # these two are set when the pipeline is built
+    stats: NoStats = NO_STATS
 
     def __init__(self, options: StorageServerOptions, cluster: Cluster, logger: logging.Logger,
                  clock: Callable[[], float] = time.time):
@@ -149,9 +153,21 @@ class StorageServer:
             self.logger.exception("%s %s failed (txn: %s)", request.method, request.path_quoted(), request.trans_id)
             response = Response(500, body="The server could not carry out the request; its log says why.",
                                 content_type="text/plain")
+        if self.meter is not None:
+            self.meter.record(environ["REQUEST_METHOD"], response.status, time.time() - started)
+        if self.stats:
+            self._measure(request, response, started)
         if self.options_common.log_requests:
             self._log(request, response, started)
         return response(environ, start_response)
+
+    def _measure(self, request: Request, response: Response, started: float) -> None:
+        """The field's statsd metrics of a request: ``<VERB>.timing``, ``<VERB>.errors.timing``, and one with labels."""
+        stats, method, status = self.stats, request.environ["REQUEST_METHOD"], response.status
+        stats.timing_since(f"{method}.errors.timing" if status >= 500 else f"{method}.timing", started)
+        if stats.has_labels:
+            stats.labelled(f"swift_{self.service}_server_request_timing", "ms", round((time.time() - started) * 1000, 4),
+                           {"method": method, "status": status})
 
     def _options(self, request: Request) -> Response:
         return Response(200, {"Allow": self._allow, "Server": f"{self.service}-server/{__version__}"},

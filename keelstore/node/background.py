@@ -17,7 +17,7 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
-from keelstore.common import concurrency, events
+from keelstore.common import concurrency, events, metrics
 from keelstore.common.backend import serve_locally
 from keelstore.common.daemon import die_with_parent
 from keelstore.common.daemon_frame import Daemon
@@ -55,6 +55,7 @@ class Background:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         die_with_parent(parent)
+        metrics.take_row(-1)
         if self.nice:
             with contextlib.suppress(OSError):
                 os.nice(self.nice)

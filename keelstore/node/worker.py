@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from keelstore.common import concurrency
+from keelstore.common import concurrency, metrics
 from keelstore.common.backend import serve_locally
 from keelstore.common.daemon import die_with_parent, set_priority
 from keelstore.common.httpserver import Server
@@ -39,6 +39,7 @@ def serve(program: Program, bound: Bound, counts: Counts, number: int, ready_fd:
     if problem:
         program.logger.warning("priority not as configured: %s", problem)
     counts.reset(number)
+    metrics.take_row(number)
     if program.background is not None:
         if parent is None:
             program.background.start()  # everything in this one process
@@ -50,7 +51,8 @@ def serve(program: Program, bound: Bound, counts: Counts, number: int, ready_fd:
         if service.kind in STORAGE_KINDS:
             for known_as in reached_as(address):
                 serve_locally(known_as, service.app)
-        servers.append(Server(listener, service.app, service.connections, service.logger, service.ssl_context))
+        meter = None if service.kind in STORAGE_KINDS else service.meter  # those count for themselves
+        servers.append(Server(listener, service.app, service.connections, service.logger, service.ssl_context, meter))
     for server in servers:
         concurrency.spawn(_serve, server, program)
     if ready_fd >= 0:

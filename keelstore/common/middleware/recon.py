@@ -4,8 +4,8 @@ Numbers of daemons come from the ``*.recon`` files that they leave in ``recon_ca
 ``/proc``, the device directories and the configuration directory when asked. Devices are asked on threads of their own, so
 one that hangs never stops a worker.
 
-Beyond the field's checks there is ``/recon/health``, all of a node as one value (``node_health.py``), and, on storage servers,
-``/metrics`` for Prometheus (``metrics_page.py``). A proxy has the filter ``metrics`` for that.
+Beyond the field's checks there is ``/recon/health``, all of a node as one value (``node_health.py``), and, on storage
+servers, ``/metrics`` for Prometheus (``metrics_page.py``). A proxy has the filter ``metrics`` for that.
 
 Stands in the pipelines of the storage servers, and may in a proxy's, where it is open to all: it holds no secret, but much
 that outsiders need not know. Needs nothing.
@@ -47,7 +47,8 @@ class ReconOptions:
     devices: str = option("/srv/node", "Directory that holds the device mount points.")
     swift_dir: str = option("/etc/swift", "Directory of the cluster file and the rings.")
     mount_check: bool = option(True, "In health and metrics a device that is no mount point is unusable.")
-    fallocate_reserve: str = option("1%", "In health and metrics a device with less room than this is full.", check=fs.reserve_problem)
+    fallocate_reserve: str = option("1%", "In health and metrics a device with less room than this is full.",
+                                    check=fs.reserve_problem)
 
 
 class Recon:
@@ -339,6 +340,7 @@ def _quarantined_in(path: str) -> dict[str, int]:
 
 def filter_factory(global_conf: dict[str, str], **local_conf: str) -> Callable[[WSGIApp], Recon]:
     conf = {**global_conf, **local_conf}
-    options = parse(ReconOptions, conf, section="filter:recon", local=local_conf, known=("use", "set *", "log_*", "recon_lock_path"))
+    options = parse(ReconOptions, conf, section="filter:recon", local=local_conf,
+                    known=("use", "set *", "log_*", "recon_lock_path"))
     logger = logger_for(conf, "recon")
     return lambda app: Recon(app, options, logger)
