@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from keelstore.common import concurrency, fs, plainpickle
+from keelstore.common import concurrency, fs
 from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.daemon_frame import World
 from keelstore.common.errors import BackendError, LockTimeout
@@ -16,16 +16,16 @@ from keelstore.common.peers import Peers
 from keelstore.common.policy import Policy
 from keelstore.common.ring.ring import Node, Ring
 from keelstore.common.work import Throttle
-from keelstore.obj import hashes, layout, rsync
+from keelstore.obj import layout, rsync
 from keelstore.obj.fileset import FileSet
 from keelstore.obj.jobs import Job, Kind, RegionGate, differing, missing, removable
 from keelstore.obj.options import ObjectReplicatorOptions
+from keelstore.obj.peer_hashes import SuffixHashes
 from keelstore.obj.rsync import RsyncOptions
 from keelstore.obj.ssync.listing import objects_of, remove_objects, remove_partition, state_of, suffixes_of
 from keelstore.obj.ssync.sender import Outcome, Sender, Source
 from keelstore.obj.store import ObjectStore
 
-MAX_ANSWER: Final = 64 << 20  # bytes of the hashes of a partition
 LOCK_S: Final = 0.2  # a partition that somebody receives into is not sent home now
 LISTING_CYCLE: Final = 10  # in one of so many passes a partition's suffixes are listed anew
 MAX_PAUSE_S: Final = 5.0
@@ -70,6 +70,7 @@ class PartitionWork:
         self._given, self._store, self._log = given, given.store, given.log
         self.cycle = given.world.random.randrange(LISTING_CYCLE)
         self.objects_sent = self.bytes_sent = self.objects_removed = 0
+        self._suffix_hashes = SuffixHashes(self._store, given.peers, self._log, given.world, given.options.http_timeout)
         self._talking: dict[object, concurrency.Semaphore] = {}
 
     def carry_out(self, job: Job, policy: Policy, device_path: str, ring: Ring) -> Result:
@@ -90,7 +91,7 @@ class PartitionWork:
             node = waiting.pop(0)
             if gate.is_closed(node):
                 continue
-            theirs = self._hashes_of(node, source)
+            theirs = self._suffix_hashes.of(node, source)
             if theirs is None:
                 result.failed.append(node)
                 result.lacking += 1
@@ -127,48 +128,10 @@ class PartitionWork:
 
     def _hashes(self, source: Source, result: Result, recalculate: Iterable[str] = (),
                 do_listdir: bool = False) -> dict[str, Any]:
-        rules = self._store.rules(0)
-
-        def quarantine(directory: str) -> None:
-            self._store.quarantine_directory(directory, source.device_path, layout.objects_dir(source.policy.index),
-                                             "cannot be listed")
-
-        computed, found = on_disk_thread(source.device, hashes.get_hashes, source.partition_path, rules,
-                                         self._given.world.clock(), quarantine, tuple(recalculate), do_listdir)
+        computed, found = self._suffix_hashes.own(source, recalculate, do_listdir)
         if computed:
             result.count("suffix_hash", computed)
-            self._given.world.stats.update("suffix.hashes", computed)
         return found
-
-    def _hashes_of(self, node: Node, source: Source, suffixes: Sequence[str] = ()) -> dict[str, Any] | int | None:
-        """A peer's suffix hashes; 507 when its device is not there, None when it gives none that can be used.
-
-        With ``suffixes``: have it compute these anew when it is asked next.
-        """
-        path = f"/{node.device}/{source.partition}{'/' + '-'.join(suffixes) if suffixes else ''}"
-        headers = Headers({"X-Backend-Storage-Policy-Index": str(source.policy.index)})
-        try:
-            answer = self._given.peers.call(node.replication_address, "REPLICATE", path, headers,
-                                            timeout_s=self._given.options.http_timeout)
-            body = answer.read(MAX_ANSWER)
-            answer.close()
-        except BackendError as error:
-            self._log.info("%s: %s", node.key, error)
-            return None
-        if answer.status == 507:
-            self._log.error("%s responded as unmounted", node.key)
-            return 507
-        if answer.status != 200:
-            self._log.error("Invalid response %d from %s", answer.status, node.key)
-            return None
-        try:
-            found = plainpickle.loads(body)
-        except ValueError as error:
-            self._log.error("%s: its hashes cannot be read: %s", node.key, error)
-            return None
-        if suffixes and found is None:
-            return {}
-        return found if isinstance(found, dict) else None
 
     # -- revert --------------------------------------------------------------------------------------------------------
 
@@ -296,7 +259,7 @@ class PartitionWork:
         outcome.is_success = rsync.run(command, self._given.rsync, self._log)
         if outcome.is_success:
             outcome.held = {item.name_hash: item.found for item in listed if item.found.timestamp is not None}
-            self._hashes_of(node, source, suffixes)
+            self._suffix_hashes.of(node, source, suffixes)
         else:
             outcome.reason = "rsync failed"
         return outcome

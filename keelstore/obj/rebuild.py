@@ -1,0 +1,345 @@
+"""A lost fragment made anew, out of those on other devices, and checked before it is given away.
+
+Memory is one segment of the object: its ``ndata`` fragments, the new one, and the segment itself, whose MD5 is taken. The
+last fragment is held back until the MD5 of the whole is the object's ETag; a code with ``ndata`` fragments at hand has
+one answer only, so the right object proves every fragment that went into it, and the one that came out. An object of
+one segment is checked before anything is sent; where it is wrong, the fragment archive whose own MD5 is wrong is left
+out and another fetched.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import md5
+from typing import Any, Final
+
+from keelstore.common import concurrency
+from keelstore.common.codec import Codec, FragmentError, codec_for
+from keelstore.common.concurrency import on_disk_thread
+from keelstore.common.errors import BackendError
+from keelstore.common.headers import Headers
+from keelstore.common.http import Response
+from keelstore.common.peers import Peers
+from keelstore.common.policy import ErasureCodingPolicy
+from keelstore.common.ring.ring import Node, Ring
+from keelstore.obj.reader import StoredObject
+from keelstore.obj.rebuild_choice import (
+    EC_ETAG,
+    EC_INDEX,
+    EC_LENGTH,
+    EC_SEGMENT,
+    Answer,
+    Gathering,
+    answer_of,
+    in_order,
+    number,
+    wish,
+)
+from keelstore.obj.ssync.protocol import SsyncError
+
+HASHED_APART: Final = 262144  # bytes of a segment from which on its hashing is worth a native thread
+MAX_KNOWN_BAD: Final = 10_000
+
+
+class Unbuildable(Exception):
+    """Too few fragments that fit together."""
+
+
+class Source:
+    """The answer of one node, read piece by piece."""
+
+    __slots__ = ("_held", "_pieces", "_response", "node")
+
+    def __init__(self, node: Node, response: Response):
+        self.node, self._response = node, response
+        body = response.body
+        self._held = [body] if body else []
+        self._pieces: Iterator[bytes] = iter(response.app_iter or ())
+
+    @property
+    def etag(self) -> str:
+        """Of the whole archive."""
+        return (self._response.headers.get("Etag") or "").strip('"')
+
+    def take(self, size: int) -> bytes:
+        """The next ``size`` bytes. Raises BackendError."""
+        held, have = self._held, sum(map(len, self._held))
+        while have < size:
+            piece = next(self._pieces, b"")
+            if not piece:
+                raise BackendError(f"the fragment archive ends {size - have} bytes early", node=self.node.replication_address)
+            held.append(piece)
+            have += len(piece)
+        data = held[0] if len(held) == 1 else b"".join(held)
+        self._held = [data[size:]] if have > size else []
+        return data[:size] if have > size else data
+
+    def close(self) -> None:
+        self._response.close()
+
+
+@dataclass(frozen=True)
+class RebuildOptions:
+    node_timeout_s: float = 10.0
+    quarantine_threshold: int = 0
+    quarantine_age_s: float = 604800.0
+    max_nodes: Callable[[int], int] = lambda replicas: 2 * replicas  # to ask, of so many replicas
+
+
+class Rebuilder:
+    def __init__(self, peers: Peers, options: RebuildOptions, log: logging.Logger, clock: Callable[[], float],
+                 quarantine: Callable[[Any, str], None], user_agent: str = "object-reconstructor"):
+        self._peers, self._options, self._log, self._clock, self._quarantine = peers, options, log, clock, quarantine
+        self._agent = user_agent
+        self._bad: dict[tuple[str, str], float] = {}  # objects whose rebuild broke off in mid-stream: not before this time
+        self.objects = self.bytes = self.failures = 0
+
+    def build(self, opened: StoredObject, policy: ErasureCodingPolicy, ring: Ring, own: Node,
+              fragment: int) -> Rebuilt | None:
+        """``fragment`` of an object of which another one is open here; None, and a line in the log, when it cannot be."""
+        key = (opened.place.name_hash, opened.data_timestamp.internal)
+        if self._bad.get(key, 0.0) > self._clock():
+            return None
+        etag, mine = opened.data_metadata.get(EC_ETAG, ""), number(opened.data_metadata, EC_INDEX, -1)
+        gathering = Gathering(policy.ndata, policy.fragments, opened.data_timestamp, etag, fragment)
+        part = int(opened.place.partition)
+        fetch = _Fetch(self, opened, policy, ring, own, part, gathering)
+        rebuilt = None
+        try:
+            fetch.primaries()
+            age_s = self._clock() - float(opened.data_timestamp)
+            options = self._options
+            is_candidate = gathering.is_solitary(mine, age_s, options.quarantine_age_s, options.quarantine_threshold)
+            if gathering.shortfall and not gathering.deleted:
+                fetch.handoffs()
+            if not gathering.shortfall:
+                rebuilt = Rebuilt(self, key, opened, codec_for(policy.scheme, policy.ndata, policy.nparity), gathering, fetch,
+                                  policy.segment_size)
+                rebuilt.begin()
+                return rebuilt
+            self._give_up(opened, gathering, policy, fragment, is_candidate, mine, age_s)
+        except Unbuildable as error:
+            self.failures += 1
+            self._log.error("%s of %s cannot be rebuilt: %s", f"fragment #{fragment}", opened.place.name, error)
+        except BaseException:
+            fetch.close()
+            raise
+        fetch.close()
+        return None
+
+    def _give_up(self, opened: StoredObject, gathering: Gathering, policy: ErasureCodingPolicy, fragment: int,
+                 is_candidate: bool, mine: int, age_s: float) -> None:
+        if gathering.deleted:
+            self._log.info("%s is deleted elsewhere: fragment #%d is not rebuilt", opened.place.name, fragment)
+            return
+        self.failures += 1
+        self._log.error("Unable to get enough responses %s to reconstruct %s policy %d frag#%d of %s at %s",
+                        gathering.describe(is_candidate), "durable" if opened.found.durable else "non-durable", policy.index,
+                        fragment, opened.place.name, opened.data_timestamp.internal)
+        options = self._options
+        if is_candidate and gathering.is_solitary(mine, age_s, options.quarantine_age_s, options.quarantine_threshold):
+            self._log.warning("Quarantined object %s: Solitary fragment #%d", opened.place.directory, mine)
+            self._quarantine(opened.place, f"Solitary fragment #{mine}")
+
+    def broke_off(self, key: tuple[str, str]) -> None:
+        """What was half sent was wrong: the next session leaves it out, and the server of the rotten archive, which has read
+        all of it by then, has put that aside.
+        """
+        self.failures += 1
+        if len(self._bad) >= MAX_KNOWN_BAD:
+            self._bad.clear()
+        self._bad[key] = self._clock() + 20.0
+
+
+class _Fetch:
+    """The GETs of one rebuild. At most so many bodies are open as decoding needs."""
+
+    def __init__(self, rebuilder: Rebuilder, opened: StoredObject, policy: ErasureCodingPolicy, ring: Ring, own: Node,
+                 part: int, gathering: Gathering):
+        self._rebuilder, self._policy, self._part, self._gathering = rebuilder, policy, part, gathering
+        self._name = opened.place.name
+        options = rebuilder._options
+        primaries = ring.primaries(part)
+        self._waiting = in_order(primaries, own, policy.ndata, policy.fragments, gathering.fragment)
+        self._handoffs = [node for node, _ in zip(ring.handoffs(part), range(max(
+            0, options.max_nodes(len(primaries)) - len(primaries))), strict=False)]
+        self._more: list[tuple[Node, frozenset[int]]] = []  # nodes that hold a further fragment, and what not to send
+
+    def primaries(self) -> None:
+        self._ask_until_enough(self._waiting)
+
+    def handoffs(self) -> None:
+        self._ask_until_enough(self._handoffs)
+
+    def more(self) -> bool:
+        """Ask on, for what turned out to be of no use; whether there is enough again."""
+        self.primaries()
+        if self._gathering.shortfall:
+            self.handoffs()
+        return not self._gathering.shortfall
+
+    def _ask_until_enough(self, nodes: list[Node]) -> None:
+        gathering = self._gathering
+        while gathering.shortfall and (nodes or self._more):
+            batch: list[tuple[Node, frozenset[int]]] = []
+            while len(batch) < gathering.shortfall and nodes:
+                batch.append((nodes.pop(0), frozenset({gathering.fragment})))
+            while len(batch) < gathering.shortfall and self._more:
+                batch.append(self._more.pop(0))
+            tasks = [concurrency.spawn(self._ask, node, exclude) for node, exclude in batch[1:]]
+            answers = [self._ask(*batch[0]), *(task.wait() for task in tasks)]
+            for answer in answers:
+                if gathering.shortfall and gathering.add(answer):
+                    further = answer.told - gathering.good.keys() - {gathering.fragment}
+                    if further:
+                        have = frozenset(answer.told - further | gathering.good.keys() | {gathering.fragment})
+                        self._more.append((answer.source.node, have))
+                elif answer.source is not None:
+                    answer.source.close()
+
+    def _ask(self, node: Node, exclude: frozenset[int]) -> Answer:
+        gathering, rebuilder = self._gathering, self._rebuilder
+        headers = Headers({
+            "X-Backend-Storage-Policy-Index": str(self._policy.index), "X-Backend-Replication": "True",
+            "X-Backend-Fragment-Preferences": wish(gathering.timestamp, exclude), "User-Agent": rebuilder._agent,
+        })  # fmt: skip
+        try:
+            response = rebuilder._peers.call(node.replication_address, "GET", f"/{node.device}/{self._part}{self._name}",
+                                             headers, timeout_s=rebuilder._options.node_timeout_s)
+        except BackendError as error:
+            rebuilder._log.info("%s: %s", node.key, error)
+            return Answer(0, is_handoff=node.is_handoff)
+        if response.status != 200:
+            response.close()
+        return answer_of(response.status, response.headers, gathering.timestamp,
+                         Source(node, response) if response.status == 200 else None, node.is_handoff)
+
+    def close(self) -> None:
+        for answer in self._gathering.good.values():
+            answer.source.close()
+
+
+class Rebuilt:
+    """The new fragment archive. ``begin`` makes the first part of it, and checks an object that has no other."""
+
+    def __init__(self, rebuilder: Rebuilder, key: tuple[str, str], opened: StoredObject, codec: Codec, gathering: Gathering,
+                 fetch: _Fetch, segment_size: int):
+        self._rebuilder, self._key, self._codec, self._gathering, self._fetch = rebuilder, key, codec, gathering, fetch
+        self._name = opened.place.name
+        self.size = opened.size
+        self._length = number(opened.data_metadata, EC_LENGTH, -1)
+        self._segment_size = number(opened.data_metadata, EC_SEGMENT) or segment_size
+        self._hash = md5(usedforsecurity=False)
+        self._left = max(self._length, 0)
+        self._first = b""
+        self._hashing: concurrency.Task | None = None
+        self.headers: Mapping[str, str] = {EC_INDEX: str(gathering.fragment), "ETag": ""}
+
+    def begin(self) -> None:
+        """Raises Unbuildable."""
+        if self._length < 0 or self._codec.archive_size(self._length, self._segment_size) != self.size:
+            raise Unbuildable(f"{self.size} bytes are no archive of {self._length} bytes in segments of {self._segment_size}")
+        is_small = self._length <= self._segment_size
+        while True:
+            try:
+                self._first = self._segment(is_small)
+                break
+            except (BackendError, FragmentError) as error:
+                if not self._recover(error):
+                    raise Unbuildable(str(error)) from None
+        if is_small:
+            self.headers = {**self.headers, "ETag": md5(self._first, usedforsecurity=False).hexdigest()}
+
+    def _recover(self, error: Exception) -> bool:
+        """Leave out who sent nothing usable, and ask others; whether there are enough of them."""
+        good = self._gathering.good
+        bad = [index for index, answer in good.items() if getattr(answer.source, "node", None) is not None
+               and isinstance(error, _Damaged) and index in error.indexes]
+        if isinstance(error, BackendError):
+            bad = [index for index, answer in good.items() if answer.source.node.replication_address == error.node][:1]
+        if not bad:
+            return False
+        for index in bad:
+            node = good[index].source.node
+            self._rebuilder._log.warning("fragment #%d of %s on %s cannot be used: %s", index, self._name, node.key, error)
+            good[index].source.close()
+            self._gathering.drop(index)
+        # Those at hand have been read from: they are asked again.
+        for index in list(good):
+            answer = good.pop(index)
+            answer.source.close()
+            self._fetch._waiting.insert(0, answer.source.node)
+        self._hash, self._left = md5(usedforsecurity=False), self._length
+        return self._fetch.more()
+
+    def _segment(self, is_only: bool) -> bytes:
+        """The new fragment of the next segment. Raises BackendError, FragmentError."""
+        size = min(self._segment_size, self._left)
+        if not size:
+            if self._hash.hexdigest() != self._gathering.etag:
+                raise FragmentError("the object is empty, and its ETag is not that of nothing")
+            return b""
+        codec, target = self._codec, self._gathering.fragment
+        length = codec.fragment_size(size)
+        pieces = {index: answer.source.take(length) for index, answer in self._gathering.good.items()}
+        damaged = [index for index, piece in pieces.items() if not _is_fragment(codec, piece, index)]
+        if damaged:
+            raise _Damaged("its header is damaged", damaged)
+        made = codec.rebuild(pieces.values(), target)
+        if target < codec.ndata:
+            pieces[target] = made  # with it the segment is, as a rule, a join
+        segment = codec.decode(list(pieces.values()))
+        if len(segment) != size:
+            raise FragmentError(f"a segment of {len(segment)} bytes where {size} were expected")
+        self._left -= size
+        is_last = not self._left
+        self._wait_for_hash()
+        if len(segment) < HASHED_APART or is_last:
+            self._hash.update(segment)
+        else:
+            self._hashing = concurrency.spawn(on_disk_thread, "digests", self._hash.update, segment)
+        if is_last and self._hash.hexdigest() != self._gathering.etag:
+            if not is_only:
+                raise FragmentError("the MD5 of what was decoded is not the object's ETag")
+            pieces.pop(target, None)
+            rotten = [index for index, piece in pieces.items()
+                      if md5(piece, usedforsecurity=False).hexdigest() != self._gathering.good[index].source.etag]
+            raise _Damaged("its MD5 is not what it was written with", rotten)
+        return made
+
+    def _wait_for_hash(self) -> None:
+        if self._hashing is not None:
+            self._hashing.wait()
+            self._hashing = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Raises SsyncError when the rest cannot be made, or was wrong: then the peer must not keep what it has."""
+        if self._first:
+            yield self._first
+        try:
+            while self._left:
+                yield self._segment(False)
+        except (BackendError, FragmentError) as error:
+            self._rebuilder.broke_off(self._key)
+            raise SsyncError(f"the rebuild of {self._name} #{self._gathering.fragment} broke off: {error}") from None
+        self._rebuilder.objects += 1
+        self._rebuilder.bytes += self.size
+
+    def close(self) -> None:
+        self._wait_for_hash()
+        self._fetch.close()
+
+
+class _Damaged(FragmentError):
+    def __init__(self, reason: str, indexes: list[int]):
+        super().__init__(reason)
+        self.indexes = indexes
+
+
+def _is_fragment(codec: Codec, piece: bytes, index: int) -> bool:
+    try:
+        return codec.facts(piece).fragment == index
+    except FragmentError:
+        return False
