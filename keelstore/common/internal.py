@@ -30,6 +30,7 @@ from keelstore.common.http import (
     encode_query,
     text_path_to_wire,
 )
+from keelstore.common.httpinput import FileLike
 
 PRE_AUTHED_USER: Final = ".wsgi.pre_authed"
 
@@ -100,6 +101,27 @@ def subrequest(
         found[AUTHORIZE_OVERRIDE] = True
         found[OWNER] = True
     return found
+
+
+class BodyOf(FileLike):
+    """The body of an answer as that of another request; what gives it is let go by closing the answer."""
+
+    __slots__ = ("_parts", "_rest")
+
+    def __init__(self, response: Response):
+        super().__init__()
+        self._parts = iter(response.app_iter if response.app_iter is not None else (response.body or b"",))
+        self._rest = b""
+
+    def _more(self, size: int) -> bytes:
+        data = self._rest
+        while not data:
+            part = next(self._parts, None)
+            if part is None:
+                return b""
+            data = part
+        self._rest = data[size:]
+        return data[:size]
 
 
 class UnexpectedResponse(KeelstoreError):

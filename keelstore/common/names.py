@@ -43,6 +43,30 @@ class HashPath:
         return self.digest(account, container, obj).hex()
 
 
+@dataclass(frozen=True, slots=True)
+class ApiPath:
+    """What a path of the API names: text, '' for what it does not name. A container may be named without object, no part
+    without those before it."""
+
+    version: str = ""
+    account: str = ""
+    container: str = ""
+    obj: str = ""
+
+
+@lru_cache(maxsize=1024)
+def api_path(path: str) -> ApiPath:
+    """``PATH_INFO`` (``/version/account[/container[/object]]``) taken apart; nothing but '' for any other.
+
+    Each filter of a pipeline asks this of the same path, so that all but the first find it at the cost of a look-up.
+    """
+    text = path if path.isascii() else path.encode("latin-1").decode("utf-8", "surrogateescape")
+    parts = text.split("/", 4)
+    if len(parts) < 3 or parts[0] or not parts[1] or not parts[2] or (len(parts) == 5 and parts[4] and not parts[3]):
+        return ApiPath()
+    return ApiPath(*parts[1:])
+
+
 def partition_of(digest: bytes, part_shift: int) -> int:
     """The partition of a name hash; ``part_shift`` is 32 minus the ring's part power."""
     return int.from_bytes(digest[:4], "big") >> part_shift
@@ -84,8 +108,12 @@ def visible_name(name: str) -> str:
 
 
 def reserved_problem(account: str, container: str | None = None, obj: str | None = None) -> str | None:
-    """Why these names break the rules of the reserved namespace, or None (``spec: on-disk 8``)."""
-    for kind, name in (("account", account), ("container", container), ("object", obj)):
+    """Why these names break the rules of the reserved namespace, or None (``spec: on-disk 8``).
+
+    In the queues of system accounts objects have the paths of others as names, whatever these are.
+    """
+    is_queue = is_auto_create(account)
+    for kind, name in (("account", account), ("container", container), ("object", None if is_queue else obj)):
         if name and RESERVED in name[1:] and not name.startswith(RESERVED):
             return f"Invalid reserved-namespace {kind}"
     if obj and container and not account.startswith("."):

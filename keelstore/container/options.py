@@ -36,3 +36,25 @@ class ContainerUpdaterOptions(DaemonOptions):
     slowdown: float = option(0.01, "Deprecated: use containers_per_second.", check=not_negative)
     account_suppression_time: float = option(60.0, "Seconds that an account is left alone that could not be told.",
                                              check=not_negative)
+
+
+@dataclass(frozen=True)
+class ContainerReconcilerOptions(DaemonOptions):
+    """Options of ``[container-reconciler]``, in a file of its own (with the pipeline that its requests go through) or in that
+    of the container server.
+    """
+
+    interval: float = option(30.0, "Seconds from the beginning of one pass over the queue to that of the next.",
+                             check=positive)
+    reclaim_age: float = option(604800.0, "Seconds after which an object that was never found is given up, and an empty "
+                                          "container of the queue goes.", check=positive)
+    request_tries: int = option(3, "Times that a request is tried.", check=positive)
+    concurrency: int = option(1, "Objects that are moved at once.", check=positive)
+    processes: int = option(0, "Processes in the cluster that share the queue; 0: in a node, all nodes share it; alone, "
+                               "one does everything.", check=not_negative)
+    process: int = option(0, "Which of them this is, from 0.", check=not_negative)
+    ring_check_interval: float = option(15.0, "Accepted: rings are looked at every 15 s.", check=positive)
+    node_timeout: float = option(10.0, "Seconds to wait for an answer of another node.", check=positive)
+    internal_client_conf_path: str = option("", "Configuration of the pipeline that requests go through; empty: that of "
+                                                "this file if it ends in a proxy, else internal-client.conf in swift_dir "
+                                                "if there is one, else one of cache and proxy-server.")

@@ -15,7 +15,8 @@ from keelstore.account.reaper import AccountReaper
 from keelstore.common.daemon_frame import World
 from keelstore.common.internal import InternalClient
 from keelstore.common.recon_cache import ReconCache
-from keelstore.container.options import ContainerUpdaterOptions
+from keelstore.container.options import ContainerReconcilerOptions, ContainerUpdaterOptions
+from keelstore.container.reconciler import ContainerReconciler
 from keelstore.container.updater import ContainerUpdater
 from keelstore.obj.expirer import ObjectExpirer
 from keelstore.obj.options import ObjectExpirerOptions, ObjectUpdaterOptions
@@ -74,6 +75,12 @@ class Daemons:
         options = {"tasks_per_second": 0, "concurrency": 4, **options}
         return ObjectExpirer(self._options(ObjectExpirerOptions, node, **options), self.world(node), client, proxy.rings.container,
                              proxy.cluster.hash_path, proxy.backend)
+
+    def reconciler(self, node: int = 0, **options: Any) -> ContainerReconciler:
+        proxy = self.cluster.proxy
+        client = InternalClient(proxy, "container-reconciler 1", tries=1)
+        return ContainerReconciler(self._options(ContainerReconcilerOptions, node, **options), self.world(node), client, proxy.rings,
+                                   proxy.cluster, proxy.backend)
 
     @property
     def nodes(self) -> range:

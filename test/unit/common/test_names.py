@@ -57,6 +57,8 @@ def test_reserved_names():
         (("a", "c", "\x00o"), False),
         (("a", "\x00c", "o"), False),
         ((".a", "\x00c", "o"), True),
+        ((".misplaced_objects", "1699999200", "1:/a/\x00c/\x00o"), True),
+        ((".misplaced_objects", "1699999200\x00", None), False),
         (("a", "c\x00", None), False),
         (("a\x00", None, None), False),
     ],
