@@ -1,0 +1,233 @@
+"""Faults that others reported of other systems, each replayed on live clusters (``cases.md``; those that have no better place)."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from test.support.client import Account, Answer, Endpoint, unique
+from test.support.load import run_clients
+from test.support.signing import temp_url
+from test.support.store import Store, running
+
+GIB_5 = 5368709122  # the default max_file_size
+
+
+def test_case_C04_a_post_is_checked_as_a_put_is(account: Account, container: str) -> None:
+    account.put(container, "o", body=b"x", headers={"X-Object-Meta-Kept": "1"}).expect(201)
+    many = {f"X-Object-Meta-{number}": "v" for number in range(100)}
+    for headers in ({"X-Delete-At": "soon"}, {"X-Delete-At": "1"}, {"X-Delete-After": "-1"}, {"X-Delete-After": "soon"}, many,
+                    {f"X-Object-Meta-{number}": "v" * 250 for number in range(20)}, {"X-Object-Meta-A": "v" * 257}):
+        answer = account.post(container, "o", headers=headers).expect(400)
+        assert answer.body and b"Traceback" not in answer.body
+    account.post(container, "o", headers={f"X-Object-Meta-{number}": "v" for number in range(200)}).expect(400, 431)
+    shown = account.head(container, "o").headers
+    assert shown["X-Object-Meta-Kept"] == "1" and "X-Delete-At" not in shown
+
+
+@pytest.mark.parametrize("size", [0, 1, 65536, 1_000_000])
+def test_case_C30_the_etag_is_always_the_md5_of_the_body(account: Account, container: str, size: int) -> None:
+    body = os.urandom(size)
+    digest = hashlib.md5(body).hexdigest()
+    for headers, sent in (({}, body), ({"Transfer-Encoding": "chunked"}, iter([body]) if body else iter([])), ({"ETag": digest}, body)):
+        assert account.put(container, "o", headers=headers, body=sent).expect(201).headers["ETag"] == digest
+    for answer in (account.head(container, "o"), account.get(container, "o"), account.get(container, "o", headers={"Range": "bytes=0-"})):
+        assert answer.headers["ETag"] == digest or answer.status == 416
+    assert account.listing(container)[0]["hash"] == digest
+    account.put(container, "o", headers={"ETag": "0" * 32}, body=body).expect(422)
+
+
+@pytest.fixture(scope="module")
+def hurried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A store that takes 25 containers, or objects of one container, a second, and lets nobody wait for long; its largest object is 100 kB."""
+    with running(tmp_path_factory.mktemp("hurried") / "data", workers=1) as store:
+        store.edit("proxy-server.conf", ("tempauth copy", "ratelimit tempauth copy") if "tempauth copy" in (store.etc() / "proxy-server.conf").read_text()
+                   else (" tempauth ", " ratelimit tempauth "))
+        with open(store.etc() / "proxy-server.conf", "a") as file:
+            file.write("\n[filter:ratelimit]\nuse = egg:swift#ratelimit\naccount_ratelimit = 25\n"
+                       "container_ratelimit_1 = 25\nmax_sleep_time_seconds = 0.1\nrate_buffer_seconds = 0\n")
+        cluster_file = next(path for name in ("keelstore.conf", "swift.conf") if (path := store.etc() / name).exists())
+        with open(cluster_file, "a") as file:
+            file.write("\n[swift-constraints]\nmax_file_size = 100000\n")
+        store.reload()
+        yield store
+
+
+def test_case_C31_who_comes_too_fast_gets_429_and_when_to_come_again(hurried: Store) -> None:
+    account = hurried.login()
+    answers: list[Answer] = []
+
+    def hurry(number: int) -> None:
+        with account.endpoint.connect() as connection:
+            for _ in range(10):
+                answers.append(account.put(unique("fast"), connection=connection))
+
+    assert run_clients(4, hurry) == []
+    assert {answer.status for answer in answers} == {201, 429}  # some were let wait, then there were too many
+    answers.sort(key=lambda answer: answer.status)
+    refused = answers[-1]
+    assert (refused.status, refused.reason, refused.body) == (429, "Too Many Requests", b"Slow down")
+    assert int(refused.headers["Retry-After"]) >= 1
+    for name in account.get().lines:  # a client that repeats as it is told comes through
+        for _ in range(20):
+            answer = account.delete(name)
+            if answer.status != 429:
+                break
+            assert int(answer.headers["Retry-After"]) >= 1
+        answer.expect(204, 404)
+
+
+@pytest.mark.skipif(not shutil.which("rclone"), reason="rclone is not installed")
+def test_case_C31_rclone_gets_through(hurried: Store, tmp_path: Path) -> None:
+    account, container = hurried.login(), "slow"
+    while account.put(container).status == 429:
+        pass
+    account.put(container, "first", body=b"x").expect(201)
+    account.post(container, headers={"X-Container-Meta-A": "1"}).expect(204)  # the proxy learns that it is not empty
+    account.head(container).expect(204)
+    for number in range(24):
+        (tmp_path / f"file {number}").write_bytes(b"%d" % number)
+    options = {"RCLONE_CONFIG_S_TYPE": "swift", "RCLONE_CONFIG_S_AUTH": account.endpoint.auth_url, "RCLONE_CONFIG_S_USER": "test:tester",
+               "RCLONE_CONFIG_S_KEY": "testing", "RCLONE_CONFIG": str(tmp_path.with_suffix(".conf"))}
+    mark = len(hurried.log())
+    done = subprocess.run(["rclone", "copy", "--transfers", "16", str(tmp_path), f"s:{container}"], env={**os.environ, **options}, capture_output=True,
+                          text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "Returning 429 for PUT" in hurried.log()[mark:], "it was told to come again"
+    assert len(account.listing(container)) == 25
+
+
+def test_case_C32_an_object_too_large_says_so(hurried: Store) -> None:
+    account, container = hurried.login(), "limits"
+    while account.put(container).status == 429:
+        pass
+    for headers, body in (({}, b"x" * 100_001), ({"Transfer-Encoding": "chunked"}, iter([b"x" * 60_000, b"x" * 60_000]))):
+        answer = account.put(container, "o", headers=headers, body=body).expect(413)
+        assert b"too large" in answer.body.lower()
+    account.get(container, "o").expect(404)
+
+
+@pytest.fixture
+def friend(account: Account, plain: Account, container: str) -> Account:
+    """A user of the account who may read and write that container, and nothing else."""
+    account.post(container, headers={"X-Container-Read": "test:tester3", "X-Container-Write": "test:tester3"}).expect(204)
+    return plain
+
+
+def test_case_C36_a_user_with_rights_on_one_container_only(account: Account, friend: Account, container: str, running: Store | None) -> None:
+    mark = len(running.log()) if running else 0
+    friend.head().expect(403)
+    friend.get().expect(403)
+    friend.put(container).expect(403)  # though it exists: neither 202, nor 404
+    friend.put(unique("new")).expect(403)
+    friend.post(container, headers={"X-Container-Meta-A": "1"}).expect(403)
+    friend.put(container, "o", body=b"data").expect(201)
+    assert friend.get(container, "o").expect(200).body == b"data"
+    friend.head(container).expect(204)
+    assert [entry["name"] for entry in friend.listing(container)] == ["o"]
+    friend.delete(container, "o").expect(204)
+    account.post(container, headers={"X-Remove-Container-Write": "x"}).expect(204)
+    friend.put(container, "o", body=b"data").expect(403)
+    account.post(container, headers={"X-Remove-Container-Read": "x"}).expect(204)
+    friend.get(container).expect(403)
+    friend.get(container, "o").expect(403)
+    if running:  # the operator learns which right was missing
+        text = running.log()[mark:]
+        for check in ("needs-owner", "needs-write", "needs-listing", "needs-read"):
+            assert f"tempauth:{check}" in text, check
+
+
+def test_case_C36_swiftclient_uploads_with_the_rights_on_one_container(account: Account, friend: Account, container: str, tmp_path: Path) -> None:
+    """Its PUT of the container is refused; the object goes up all the same."""
+    (tmp_path / "f").write_bytes(b"data")
+    done = subprocess.run(["swift", "--os-storage-url", account.endpoint.url + account.path, "--os-auth-token", friend.token, "upload", container, "f"],
+                          cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert account.get(container, "f").expect(200).body == b"data", (done.stdout, done.stderr)
+
+
+@pytest.mark.skipif(not shutil.which("restic"), reason="restic is not installed")
+def test_case_C30_C36_restic_backs_up_restores_and_checks(account: Account, container: str, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for number in range(30):
+        (data / f"datei ü{number}").write_bytes(os.urandom(number * 3000))
+    env = {**os.environ, "ST_AUTH": account.endpoint.auth_url, "ST_USER": "test:tester", "ST_KEY": "testing", "RESTIC_PASSWORD": "secret",
+           "RESTIC_CACHE_DIR": str(tmp_path / "cache")}
+    for arguments in (["init"], ["backup", str(data)], ["check", "--read-data"], ["restore", "latest", "--target", str(tmp_path / "back")]):
+        done = subprocess.run(["restic", "-r", f"swift:{container}:/", *arguments], env=env, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, (arguments, done.stdout[-1000:], done.stderr[-1000:])
+    for path in data.iterdir():
+        assert (tmp_path / "back" / str(path).lstrip("/")).read_bytes() == path.read_bytes()
+
+
+def test_case_X01_an_object_and_a_directory_of_one_name_are_both_listed(account: Account, container: str) -> None:
+    account.put(container, "empty-dir", body=b"", headers={"Content-Type": "application/directory"}).expect(201)
+    account.put(container, "empty-dir/o", body=b"x").expect(201)
+    listed = account.listing(container, query="delimiter=/")
+    assert [entry.get("name", entry.get("subdir")) for entry in listed] == ["empty-dir", "empty-dir/"]
+    assert "subdir" in listed[1] and listed[0]["content_type"] == "application/directory"
+
+
+def test_case_X02_clients_learn_the_limits(store: Endpoint, account: Account, container: str) -> None:
+    info = store.request("GET", "/info").expect(200).json()["swift"]
+    assert (info["container_listing_limit"], info["account_listing_limit"], info["max_file_size"]) == (10000, 10000, GIB_5)
+    account.get(container, query="limit=10001").expect(412)
+    with store.connect() as connection:  # refused before a byte of it is sent
+        connection.send("PUT", account.target(container, "o"), {"X-Auth-Token": account.token, "Content-Length": GIB_5 + 1, "Expect": "100-continue"})
+        response = connection.response()
+        assert response.status == 413 and b"Your request is too large." in response.read()
+
+
+def test_case_X03_appending_conditions_and_base64_signatures(account: Account, container: str) -> None:
+    account.put(container, "log", headers={"X-Object-Manifest": f"{container}/log.d/"}, body=b"").expect(201)
+    parts = []
+    for number in range(3):
+        parts.append(b"line %d\n" % number)
+        account.put(container, f"log.d/{number:08}", body=parts[-1]).expect(201)
+        assert account.get(container, "log").expect(200).body == b"".join(parts)
+    account.put(container, "o", body=b"data").expect(201)
+    etag = hashlib.md5(b"data").hexdigest()
+    for verb in ("GET", "HEAD"):
+        for headers, status in (({"If-Match": etag}, 200), ({"If-Match": f'"{etag}"'}, 200), ({"If-Match": "x"}, 412), ({"If-None-Match": etag}, 304),
+                                ({"If-None-Match": "*"}, 304), ({"If-None-Match": "x"}, 200)):
+            account.request(verb, container, "o", headers=headers).expect(status)
+    account.put(container, "o", body=b"new", headers={"If-None-Match": "*"}).expect(412)
+    account.post(container, headers={"X-Container-Meta-Temp-Url-Key": "k"}).expect(204)
+    expires = int(time.time()) + 60
+    raw = hmac.new(b"k", f"GET\n{expires}\n{account.path}/{container}/o".encode(), "sha256").digest()
+    for encoded in (base64.b64encode(raw).decode(), base64.urlsafe_b64encode(raw).decode(), base64.urlsafe_b64encode(raw).decode().rstrip("=")):
+        quoted = encoded.replace("+", "%2B").replace("/", "%2F").replace("=", "%3D")
+        target = f"{account.path}/{container}/o?temp_url_sig=sha256:{quoted}&temp_url_expires={expires}"
+        assert account.endpoint.request("GET", target).expect(200).body == b"data"
+    assert account.endpoint.request("GET", temp_url(f"{account.path}/{container}/o", "k")).expect(200).body == b"data"
+
+
+def test_case_X06_a_long_copy_shows_that_it_lives(account: Account, container: str) -> None:
+    body = os.urandom(300_000)
+    account.put(container, "o", body=body).expect(201)
+    answer = account.request("COPY", container, "o", query="heartbeat=on", headers={"Destination": f"{container}/copy", "Accept": "application/json"})
+    assert answer.status == 202
+    told = json.loads(answer.body)
+    assert told["Response Status"].startswith("201"), told
+    assert account.get(container, "copy").expect(200).body == body
+    answer = account.request("COPY", container, "none", query="heartbeat=on", headers={"Destination": f"{container}/copy", "Accept": "application/json"})
+    assert answer.status == 404 or json.loads(answer.body)["Response Status"].startswith("404")
+
+
+def test_case_X08_several_ranges_of_a_dynamic_large_object_give_it_whole(account: Account, container: str) -> None:
+    for number in range(3):
+        account.put(container, f"s/{number}", body=b"%d" % number * 10).expect(201)
+    account.put(container, "dlo", headers={"X-Object-Manifest": f"{container}/s/"}, body=b"").expect(201)
+    answer = account.get(container, "dlo", headers={"Range": "bytes=0-1,5-6"}).expect(200)
+    assert answer.body == b"0" * 10 + b"1" * 10 + b"2" * 10 and answer.headers["Content-Length"] == "30"
+    assert account.get(container, "dlo", headers={"Range": "bytes=8-11"}).expect(206).body == b"0011"
