@@ -97,7 +97,7 @@ swift_hash_path_suffix = {settings.hash_suffix}
 """]
     for policy in POLICIES:
         lines = [f"[storage-policy:{policy.index}]", f"name = {policy.name}", f"policy_type = {policy.kind}"]
-        if policy.is_default:
+        if policy.name == settings.default_policy:
             lines.append("default = yes")
         if policy.fragments:
             lines += ["ec_type = isa_l_rs_vand", f"ec_num_data_fragments = {policy.fragments[0]}",

@@ -53,7 +53,6 @@ class Policy:
     index: int
     name: str
     replicas: int
-    is_default: bool = False
     fragments: tuple[int, int] | None = None
 
     @property
@@ -66,7 +65,7 @@ class Policy:
 
 
 POLICIES = (
-    Policy(0, "gold", 3, is_default=True),
+    Policy(0, "gold", 3),
     Policy(1, "silver", 2),
     Policy(2, "ec42", 6, fragments=(4, 2)),
 )
@@ -88,6 +87,7 @@ class Settings:
     test_users: bool = False
     root_secret: str = field(default="", repr=False)  # that objects are encrypted with; '' as long as none ever was
     encrypts: bool = False
+    default_policy: str = POLICIES[0].name  # of containers that ask for none
     generated: dict[str, str] = field(default_factory=dict, repr=False)  # file: SHA-256 of what we last wrote there
     version: int = VERSION
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 import click
 
 from keelstore.cli import generate, processes
-from keelstore.cli.layout import CommandError, Layout, Settings, command_name
+from keelstore.cli.layout import POLICIES, CommandError, Layout, Settings, command_name
 from keelstore.cli.main import data_option
 from keelstore.common import daemon
 from keelstore.common.entry_points import FILTERS
@@ -40,11 +40,13 @@ _LEAST_PORT = 1881  # the storage roles listen up to 1880 below
               help="Add the field's well-known test accounts; only on a loopback address.")
 @click.option("--encrypt/--no-encrypt", "encrypt", default=None,
               help="Encrypt what is stored from now on; or no longer, while what was encrypted stays readable.")
+@click.option("--default-policy", type=click.Choice([policy.name for policy in POLICIES]),
+              help="What new containers are stored under that ask for none; kept, like the rest.  [default: gold]")
 def up(data: str, host: str | None, port: int | None, workers: int | None, nodes: int | None, detach: bool,
-       test_users: bool | None, encrypt: bool | None) -> None:
+       test_users: bool | None, encrypt: bool | None, default_policy: str | None) -> None:
     """Make a store if there is none in the data directory, and start it.
 
-    Eight devices on each node; policies gold (three copies, the default), silver (two) and ec42 (erasure code 4+2).
+    Eight devices on each node; policies gold (three copies), silver (two) and ec42 (erasure code 4+2).
     """
     is_new = not Layout.exists(data)
     _check_space(data)
@@ -59,6 +61,8 @@ def up(data: str, host: str | None, port: int | None, workers: int | None, nodes
             settings = replace(settings, test_users=test_users)
         if encrypt is not None:
             settings = settings.encrypting(encrypt)
+        if default_policy is not None:
+            settings = replace(settings, default_policy=default_policy)
         if settings.test_users and not _is_loopback(settings.host):
             raise CommandError(f"--test-users is refused: everybody knows these passwords, and {settings.host} is an "
                                "address that others reach")

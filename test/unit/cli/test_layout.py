@@ -159,3 +159,11 @@ def test_advice_names_the_command_as_it_was_called(monkeypatch: pytest.MonkeyPat
     assert command_name() == "keelstore"
     monkeypatch.setenv("KEELSTORE_COMMAND", "bin/keelstore")
     assert command_name() == "bin/keelstore"
+
+
+def test_any_policy_is_the_default(tmp_path: Path) -> None:
+    layout = fresh(tmp_path / "data", default_policy="ec42")
+    generate.prepare(layout)
+    cluster = load_cluster(str(tmp_path / "data" / "node1" / "etc"))
+    assert [policy.name for policy in cluster.policies if policy.is_default] == ["ec42"]
+    assert Layout.open(layout.root).settings.default_policy == "ec42"
