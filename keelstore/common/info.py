@@ -12,12 +12,14 @@ import json
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import unquote
 
 from keelstore.common.headers import Headers
 from keelstore.common.http import CACHE, INFOCACHE, Environ, Request, WSGIApp, call_app
 from keelstore.common.internal import subrequest
+from keelstore.common.names import api_path
 
 ACCOUNT_RECHECK: Final = "X-Backend-Recheck-Account-Existence"
 CONTAINER_RECHECK: Final = "X-Backend-Recheck-Container-Existence"
@@ -256,7 +258,7 @@ def _cached(environ: Environ, kind: type[AccountInfo] | type[ContainerInfo], key
     infocache = environ.setdefault(INFOCACHE, {})
     info = infocache.get(key)
     if info is not None:
-        return info if isinstance(info, kind) else _parse(kind, key, info)
+        return info if type(info) is kind else _parse(kind, key, info)
     cache = environ.get(CACHE)
     if cache is None or (skip_pct and random.random() * 100 < skip_pct):
         return None
@@ -295,18 +297,21 @@ def clear_info(environ: Environ, account: str, container: str = "") -> None:
         cache.delete(key)
 
 
-def _names(environ: Environ) -> list[str]:
-    """The account, container and object of the request's path, '' for what it lacks."""
-    parts = Request(environ).path.split("/", 4)
-    return [*parts[2:], "", "", ""][:3]
+@lru_cache(maxsize=1024)
+def _keys_of(path: str) -> tuple[str, str]:
+    """The keys of the account and of the container that a request's path names."""
+    names = api_path(path)
+    return cache_key(names.account), cache_key(names.account, names.container)
 
 
 def account_info(environ: Environ, app: WSGIApp, account: str | None = None, source: str | None = None,
                  skip_pct: float = 0) -> AccountInfo:
     """What is known of an account, by default that of the request's path."""
     if account is None:
-        account = _names(environ)[0]
-    key = cache_key(account)
+        path = environ["PATH_INFO"]
+        account, key = api_path(path).account, _keys_of(path)[0]
+    else:
+        key = cache_key(account)
     info = _cached(environ, AccountInfo, key, skip_pct)
     if info is not None:
         return info
@@ -322,8 +327,11 @@ def container_info(environ: Environ, app: WSGIApp, account: str | None = None, c
                    source: str | None = None, skip_pct: float = 0) -> ContainerInfo:
     """What is known of a container, by default that of the request's path. ``status`` 0: its account is not there."""
     if account is None or container is None:
-        account, container, _obj = _names(environ)
-    key = cache_key(account, container)
+        path = environ["PATH_INFO"]
+        names = api_path(path)
+        account, container, key = names.account, names.container, _keys_of(path)[1]
+    else:
+        key = cache_key(account, container)
     info = _cached(environ, ContainerInfo, key, skip_pct)
     if info is None:
         if not account.startswith("."):
@@ -364,6 +372,7 @@ def _head(environ: Environ, app: WSGIApp, path: str, source: str) -> tuple[int, 
                        headers={"X-Backend-Allow-Reserved-Names": "true"})
     asked.pop("HTTP_ORIGIN", None)
     asked[INFOCACHE] = environ[INFOCACHE]
-    response = call_app(getattr(app, "logged_app", None) or app, asked)
+    owner = getattr(app, "__self__", app)  # the loader of pipelines hands on methods
+    response = call_app(getattr(owner, "logged_app", None) or app, asked)
     response.drain()
     return response.status, response.headers

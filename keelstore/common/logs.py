@@ -62,9 +62,9 @@ class LogOptions:
 
 
 class Sink(Protocol):
-    """Takes whole lines, without their end; ``severity`` is syslog's."""
+    """Takes whole lines, without their end; ``level`` is logging's, ``created_s`` seconds since the epoch."""
 
-    def write(self, text: str, severity: int, record: logging.LogRecord) -> None: ...
+    def write(self, text: str, level: int, created_s: float) -> None: ...
 
 
 class FileSink:
@@ -76,12 +76,11 @@ class FileSink:
         self._lost = 0
         self._second, self._stamp = -1, ""
 
-    def write(self, text: str, severity: int, record: logging.LogRecord) -> None:
-        created = record.created
-        second = int(created)
+    def write(self, text: str, level: int, created_s: float) -> None:
+        second = int(created_s)
         if second != self._second:
             self._second, self._stamp = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
-        line = (f"{self._stamp}.{int((created - second) * 1000):03d}Z [{os.getpid()}] {record.levelname} "
+        line = (f"{self._stamp}.{int((created_s - second) * 1000):03d}Z [{os.getpid()}] {logging.getLevelName(level)} "
                 f"{text}\n").encode("utf-8", "backslashreplace")
         if self._is_pipe and not self._write_to_pipe(line):
             self._lost += 1
@@ -136,10 +135,10 @@ class SyslogSink:
         self._sock.setblocking(False)
         self._sock.connect(target)
 
-    def write(self, text: str, severity: int, record: logging.LogRecord) -> None:
+    def write(self, text: str, level: int, created_s: float) -> None:
         if self._lost:
             text = f"{text} ({self._lost} earlier lines of log were lost)"
-        data = f"<{self._facility | severity}>{text}".encode("utf-8", "backslashreplace")
+        data = f"<{self._facility | severity_of(level)}>{text}".encode("utf-8", "backslashreplace")
         if self._path:
             data += b"\0"
         for attempt in (1, 2):
@@ -175,9 +174,24 @@ class LeanHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._sink.write(f"{self._name}: {line_of(record, self._max_length)}", severity_of(record.levelno), record)
+            self._sink.write(f"{self._name}: {line_of(record, self._max_length)}", record.levelno, record.created)
         except Exception:  # a log line that cannot be made must never fail the request that it tells of
-            self._sink.write(f"{self._name}: (bad log line) {record.msg!r} {record.args!r}", 3, record)
+            self._sink.write(f"{self._name}: (bad log line) {record.msg!r} {record.args!r}", logging.ERROR, record.created)
+
+    def write_line(self, line: str, level: int, created_s: float) -> None:
+        """As :meth:`emit`, of a line that is one already: without a record."""
+        if self._max_length and len(line) > self._max_length:
+            line = cut(line, self._max_length)
+        self._sink.write(f"{self._name}: {line}", level, created_s)
+
+
+def write_access_line(logger: logging.Logger, line: str, created_s: float) -> None:
+    """Log a finished line at info. A record, which costs more than all the rest, is made only for handlers of others."""
+    handlers = logger.handlers
+    if len(handlers) == 1 and type(handlers[0]) is LeanHandler and not logger.propagate:
+        handlers[0].write_line(line, logging.INFO, created_s)
+    else:
+        logger.handle(logging.LogRecord(logger.name, logging.INFO, "", 0, line, None, None))
 
 
 def severity_of(level: int) -> int:

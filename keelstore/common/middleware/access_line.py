@@ -29,6 +29,8 @@ DEFAULT_TEMPLATE: Final = (
 
 _DATETIME: Final = "%d/%b/%Y/%H/%M/%S"
 _is_safe = re.compile(r"[\w.~:/{}-]+", re.ASCII).fullmatch
+_UNUSUAL: Final = frozenset({"swift.access_logging", "swift.log_info"})
+_is_usual = re.compile(r"[\w.~:/{} -]+", re.ASCII).fullmatch
 _is_safe_path = re.compile(r"[\w.~/-]*", re.ASCII).fullmatch
 
 # What a log may show the beginning of, so that requests can be told apart: tokens and signatures that end by themselves.
@@ -286,7 +288,34 @@ def compile_template(template: str, options: LineOptions) -> Callable[[Hit], str
         except ValueError:
             raise bad(f"bad format {spec!r}") from None
         parts.append((get, spec or ""))
-    return _renderer(parts)
+    render = _renderer(parts)
+    return _default_renderer(options.reveal, render) if template == DEFAULT_TEMPLATE and options.headers is None else render
+
+
+def _default_renderer(reveal: int, render: Callable[[Hit], str]) -> Callable[[Hit], str]:
+    """``render`` of the default template, at half its cost for the usual line: one in which nothing must be quoted.
+
+    It is built in one go, and then looked at as a whole: no character but blanks may need quoting, and of these there are
+    no more than stand between fields.
+    """
+    blanks = DEFAULT_TEMPLATE.count(" ")
+
+    def usual(hit: Hit) -> str:
+        get = hit.environ.get
+        if hit.query or not _is_safe_path(hit.path) or not _UNUSUAL.isdisjoint(hit.environ):
+            return render(hit)
+        token, end = get("HTTP_X_AUTH_TOKEN"), hit.end
+        line = (
+            f"{client_ip(hit.environ) or '-'} {get('REMOTE_ADDR') or '-'} {_clock_text(_DATETIME, int(end))} "
+            f"{get('swift.orig_req_method') or hit.method} {hit.path or '-'} {get('SERVER_PROTOCOL') or '-'} "
+            f"{hit.status or '-'} {get('HTTP_REFERER') or '-'} {get('HTTP_USER_AGENT') or '-'} "
+            f"{shortened(token, reveal) if token else '-'} {hit.received or '-'} {hit.sent or '-'} {get('HTTP_ETAG') or '-'} "
+            f"{get(TRANS_ID) or '-'} - {end - hit.start:.4f} {get(SOURCE) or '-'} - {hit.start:.9f} {end:.9f} "
+            f"{hit.policy_index or '-'} -"
+        )
+        return line if _is_usual(line) and line.count(" ") == blanks else render(hit)
+
+    return usual
 
 
 def _then(get: Field, change: Callable[[str], str]) -> Field:

@@ -20,6 +20,7 @@ from keelstore.common.headers import environ_key, title
 from keelstore.common.http import RESELLER, Environ, Response, StartResponse, WSGIApp
 from keelstore.common.info import AccountInfo, ContainerInfo, account_info, container_info
 from keelstore.common.middleware.quotas import declared_bytes, exceeded, is_quota, quota_of
+from keelstore.common.names import api_path
 from keelstore.common.options import option, parse
 from keelstore.common.policy import Policies
 from keelstore.common.registry import register_info
@@ -59,11 +60,11 @@ class AccountQuotas:
         method = environ["REQUEST_METHOD"]
         if method == "DELETE" or method == "OPTIONS":
             return self.app(environ, start_response)
-        parts = environ["PATH_INFO"].split("/", 4)
-        if len(parts) > 4 and parts[4]:
+        names = api_path(environ["PATH_INFO"])
+        if names.obj:
             answer = self._check_object(environ) if method == "PUT" else None
             return (self.app if answer is None else answer)(environ, start_response)
-        if len(parts) < 3 or not parts[2] or (len(parts) > 3 and parts[3]):
+        if names.container or not names.account:
             return self.app(environ, start_response)
         if method == "GET" or method == "HEAD":
             return self.app(environ, self._showing(start_response))

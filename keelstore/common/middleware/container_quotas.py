@@ -15,6 +15,7 @@ from typing import Any, Final
 from keelstore.common.http import Environ, Response, StartResponse, WSGIApp
 from keelstore.common.info import container_info
 from keelstore.common.middleware.quotas import declared_bytes, exceeded, is_quota, quota_of
+from keelstore.common.names import api_path
 from keelstore.common.options import parse
 from keelstore.common.registry import register_info
 
@@ -38,12 +39,12 @@ class ContainerQuotas:
         method = environ["REQUEST_METHOD"]
         if method != "PUT" and method != "POST":
             return self.app(environ, start_response)
-        parts = environ["PATH_INFO"].split("/", 4)
+        names = api_path(environ["PATH_INFO"])
         answer = None
-        if len(parts) > 4 and parts[4]:
+        if names.obj:
             if method == "PUT":
                 answer = self._check_object(environ)
-        elif len(parts) > 3 and parts[3]:
+        elif names.container:
             answer = _check_settings(environ)
         return (self.app if answer is None else answer)(environ, start_response)
 

@@ -38,6 +38,7 @@ from keelstore.common.internal import subrequest
 from keelstore.common.limits import Limits
 from keelstore.common.logs import logger_for
 from keelstore.common.middleware.bodies import Answer, close
+from keelstore.common.names import api_path
 from keelstore.common.options import not_negative, option, parse, positive
 from keelstore.common.ranged import ranged_response
 from keelstore.common.segment_reader import Pace, SegmentedBody, SegmentError, SegmentSource, add_name, base_of
@@ -86,13 +87,13 @@ class Dlo:
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         method = environ["REQUEST_METHOD"]
         if method == "PUT":
-            if "HTTP_X_OBJECT_MANIFEST" in environ and _is_object(environ):
+            if "HTTP_X_OBJECT_MANIFEST" in environ and api_path(environ["PATH_INFO"]).obj:
                 try:
                     _check_form(environ["HTTP_X_OBJECT_MANIFEST"])
                 except RequestError as error:
                     return error_response(error)(environ, start_response)
             return self.app(environ, start_response)
-        if (method != "GET" and method != "HEAD") or not _is_object(environ):
+        if (method != "GET" and method != "HEAD") or not api_path(environ["PATH_INFO"]).obj:
             return self.app(environ, start_response)
         if environ.get("QUERY_STRING") and Request(environ).params.get("multipart-manifest") == "get":
             return self.app(environ, start_response)
@@ -221,11 +222,6 @@ def _unchecked(segments: Iterable[ObjectSegment]) -> Iterator[ObjectSegment]:
 def _started(body: SegmentedBody) -> SegmentedBody:
     body.start()
     return body
-
-
-def _is_object(environ: Environ) -> bool:
-    parts = environ["PATH_INFO"].split("/", 4)
-    return len(parts) == 5 and bool(parts[4] and parts[3] and parts[2])
 
 
 def _manifest_of(headers: Iterable[tuple[str, str]]) -> str | None:

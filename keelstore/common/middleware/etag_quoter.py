@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from keelstore.common.headers import is_true, wire_to_text
+from keelstore.common.headers import is_true
 from keelstore.common.http import Environ, StartResponse, WSGIApp
 from keelstore.common.info import account_info, container_info
+from keelstore.common.names import api_path
 from keelstore.common.options import option, parse
 from keelstore.common.registry import register_info
 
@@ -23,6 +24,9 @@ BEFORE: Final = ("tempauth", "authtoken", "keystoneauth", "copy", "slo", "dlo", 
 
 _KEY: Final = "rfc-compliant-etags"
 _LEVELS: Final = ("ACCOUNT", "CONTAINER")
+# The headers that say it for an account or container, and the system metadata that keeps it.
+_SETTINGS: Final = tuple((f"HTTP_X_{level}_RFC_COMPLIANT_ETAGS", f"HTTP_X_REMOVE_{level}_RFC_COMPLIANT_ETAGS",
+                          f"HTTP_X_{level}_SYSMETA_RFC_COMPLIANT_ETAGS") for level in _LEVELS)
 _STORED: Final = {f"x-{level.lower()}-sysmeta-{_KEY}": f"X-{level.title()}-Rfc-Compliant-Etags" for level in _LEVELS}
 
 
@@ -42,8 +46,11 @@ class EtagQuoter:
         if method == "DELETE" or method == "OPTIONS":
             return self.app(environ, start_response)
         if method == "PUT" or method == "POST":
-            for level in _LEVELS:
-                _settle(environ, level)
+            for given, removing, stored in _SETTINGS:
+                if given in environ:
+                    environ[stored] = str(is_true(environ[given])) if environ[given] else ""
+                elif removing in environ:
+                    environ[stored] = ""
 
         def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
             headers = self._changed(environ, headers)
@@ -65,24 +72,12 @@ class EtagQuoter:
 
     def _quotes(self, environ: Environ) -> bool:
         """Whether the ETag of an answer is to be quoted: that of an object, where its container wants it so."""
-        parts = environ["PATH_INFO"].split("/", 4)  # other filters may have changed it: this is where the object is
-        if len(parts) < 5 or parts[0] or not all(parts[1:]):
+        if not api_path(environ["PATH_INFO"]).obj:  # other filters may have changed it: this is where the object is
             return False
-        account, container = wire_to_text(parts[2]), wire_to_text(parts[3])
-        wish = container_info(environ, self.app, account, container, source="EQ").sysmeta.get(_KEY)
+        wish = container_info(environ, self.app, source="EQ").sysmeta.get(_KEY)
         if not wish:
-            wish = account_info(environ, self.app, account, source="EQ").sysmeta.get(_KEY)
+            wish = account_info(environ, self.app, source="EQ").sysmeta.get(_KEY)
         return is_true(wish) if wish else self.options.enable_by_default
-
-
-def _settle(environ: Environ, level: str) -> None:
-    """Turn the header that says it for an account or container into system metadata."""
-    value = environ.get(f"HTTP_X_{level}_RFC_COMPLIANT_ETAGS")
-    stored = f"HTTP_X_{level}_SYSMETA_RFC_COMPLIANT_ETAGS"
-    if value is not None:
-        environ[stored] = str(is_true(value)) if value else ""
-    elif f"HTTP_X_REMOVE_{level}_RFC_COMPLIANT_ETAGS" in environ:
-        environ[stored] = ""
 
 
 def filter_factory(global_conf: dict[str, str], **local_conf: str) -> Callable[[WSGIApp], EtagQuoter]:

@@ -38,6 +38,12 @@ def is_internal(name: str) -> bool:
     return lowered.startswith(_PREFIXES) or lowered in _NAMES
 
 
+@lru_cache(maxsize=1024)
+def internal_keys(keys: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of the keys of an environ that hold headers no client may send. Most requests have the keys of one before."""
+    return tuple(key for key in keys if key[:7] == "HTTP_X_" and is_internal(key[5:]))
+
+
 @dataclass(frozen=True)
 class GatekeeperOptions:
     """Options of ``[filter:gatekeeper]``."""
@@ -55,8 +61,7 @@ class Gatekeeper:
         self._allows_reserved = options.allow_reserved_names_header
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        doomed = [key for key in environ if key[:7] == "HTTP_X_" and is_internal(key[5:])]
-        for key in doomed:
+        for key in internal_keys(tuple(environ)):
             del environ[key]
         if "HTTP_X_TIMESTAMP" in environ and self._shunts:
             environ[INBOUND_TIMESTAMP] = environ.pop("HTTP_X_TIMESTAMP")

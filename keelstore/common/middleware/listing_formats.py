@@ -21,6 +21,7 @@ from keelstore.common.headers import is_true
 from keelstore.common.http import Environ, Request, Response, StartResponse, WSGIApp, call_app, error_response
 from keelstore.common.limits import Limits
 from keelstore.common.listing_render import JSON, PLAIN, XML_DECLARATION, content_type_of, xml_text
+from keelstore.common.names import ApiPath, api_path
 from keelstore.common.options import option, parse
 
 AFTER: Final = ("catch_errors", "gatekeeper")
@@ -48,12 +49,8 @@ class ListingFormats:
         method = environ["REQUEST_METHOD"]
         if method != "GET" and method != "HEAD":
             return self.app(environ, start_response)
-        parts = environ["PATH_INFO"].split("/", 4)
-        count = len(parts)
-        if count < 3 or (count == 5 and parts[4]) or parts[1] not in self._versions or not parts[2]:
-            return self.app(environ, start_response)
-        account, container = parts[2], parts[3] if count > 3 else ""
-        if count == 5 and not container:
+        names = api_path(environ["PATH_INFO"])
+        if names.obj or names.version not in self._versions:
             return self.app(environ, start_response)
         request = Request(environ)
         try:
@@ -70,11 +67,11 @@ class ListingFormats:
         response = call_app(self.app, environ)
         if environ.get(FORMAT_LISTING):
             shows_reserved = is_true(environ.get("HTTP_X_BACKEND_ALLOW_RESERVED_NAMES"))
-            _convert(response, method == "HEAD", content_type, says_format, account, container, shows_reserved)
+            _convert(response, method == "HEAD", content_type, says_format, names, shows_reserved)
         return response(environ, start_response)
 
 
-def _convert(response: Response, is_head: bool, content_type: str, says_format: bool, account: str, container: str,
+def _convert(response: Response, is_head: bool, content_type: str, says_format: bool, names: ApiPath,
              shows_reserved: bool) -> None:
     headers = response.headers
     if response.status not in (200, 204):
@@ -99,7 +96,7 @@ def _convert(response: Response, is_head: bool, content_type: str, says_format: 
         return
     response.app_iter, response.body = None, data
     if content_type != JSON or (b"\\u0000" in data and not shows_reserved):
-        found = converted(data, content_type, account, container, shows_reserved)
+        found = converted(data, content_type, names.account, names.container, shows_reserved)
         if found is None:
             return
         response.body = found
@@ -118,7 +115,7 @@ def _vary(response: Response, says_format: bool) -> None:
 def converted(data: bytes, content_type: str, account: str, container: str, shows_reserved: bool) -> bytes | None:
     """A JSON listing in another form, names in the reserved namespace left out; None for what is no listing.
 
-    ``account`` and ``container`` are wire strings; an empty ``container`` makes it the listing of the account.
+    An empty ``container`` makes it the listing of the account.
     """
     try:
         entries = json.loads(data)
@@ -135,8 +132,8 @@ def converted(data: bytes, content_type: str, account: str, container: str, show
         if content_type == PLAIN:
             return _bytes("".join([entry["name" if "name" in entry else "subdir"] + "\n" for entry in entries]))
         if container:
-            return _bytes(_container_xml(_text(container), entries))
-        return _bytes(_account_xml(_text(account), entries))
+            return _bytes(_container_xml(_shown(container), entries))
+        return _bytes(_account_xml(_shown(account), entries))
     except (KeyError, TypeError):
         return None
 
@@ -170,8 +167,9 @@ def _container_xml(container: str, entries: list[dict[str, Any]]) -> str:
     return "".join(found)
 
 
-def _text(wire: str) -> str:
-    return wire if wire.isascii() else wire.encode("latin-1").decode("utf-8", "replace")
+def _shown(name: str) -> str:
+    """A name with what is no UTF-8 in it replaced."""
+    return name if name.isascii() else name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _bytes(text: str) -> bytes:

@@ -18,7 +18,7 @@ from typing import Any, Final
 from keelstore.common.errors import ClientTimeout, ConfigError
 from keelstore.common.headers import title
 from keelstore.common.http import BODYLESS, SOURCE, Environ, StartResponse, WSGIApp
-from keelstore.common.logs import logger_for
+from keelstore.common.logs import logger_for, write_access_line
 from keelstore.common.middleware.access_line import (
     DEFAULT_TEMPLATE,
     Hit,
@@ -143,7 +143,7 @@ class ProxyLogging:
             hit.policy_index = environ.get("HTTP_X_BACKEND_STORAGE_POLICY_INDEX")
         log = self.log
         if log.isEnabledFor(logging.INFO):
-            log.handle(logging.LogRecord(log.name, logging.INFO, "", 0, self._render(hit), None, None))
+            write_access_line(log, self._render(hit), hit.end)
         if self.stats:
             self._measure(hit)
 

@@ -19,10 +19,10 @@ from typing import Any, Final
 from keelstore.common.cache import CacheError
 from keelstore.common.concurrency import sleep
 from keelstore.common.errors import ConfigError
-from keelstore.common.headers import wire_to_text
 from keelstore.common.http import CACHE, Environ, Response, StartResponse, WSGIApp
 from keelstore.common.info import account_info, container_info
 from keelstore.common.logs import logger_for
+from keelstore.common.names import api_path
 from keelstore.common.options import not_negative, option, parse, positive
 from keelstore.common.registry import register_info
 
@@ -103,6 +103,7 @@ class Ratelimit:
     def __init__(self, app: WSGIApp, options: RatelimitOptions, logger: logging.Logger,
                  now: Callable[[], float] = time.time, wait: Callable[[float], Any] = sleep):
         self.app, self.options, self.log, self._now, self._wait = app, options, logger, now, wait
+        self._has_rates = bool(options.account_ratelimit or options.container_rates or options.listing_rates)
         self._free, self._banned = frozenset(options.account_whitelist), frozenset(options.account_blacklist)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
@@ -111,22 +112,23 @@ class Ratelimit:
         environ[HANDLED] = True
         method = environ["REQUEST_METHOD"]
         cache = environ.get(CACHE)
-        segments = environ["PATH_INFO"].split("/", 4)
-        if cache is None or len(segments) < 3 or not segments[2] or segments[0] or segments[1] not in ("v1", "v1.0"):
+        names = api_path(environ["PATH_INFO"])
+        if cache is None or not names.account or names.version not in ("v1", "v1.0"):
             return self.app(environ, start_response)
-        account, container, obj = (wire_to_text(part) for part in [*segments[2:], "", ""][:3])
-        answer = self._limit(environ, cache, method, account, container, obj)
+        answer = self._limit(environ, cache, method, names.account, names.container, names.obj)
         return (self.app if answer is None else answer)(environ, start_response)
 
     def _limit(self, environ: Environ, cache: Any, method: str, account: str, container: str, obj: str) -> Response | None:
         """Wait as long as the request must; the refusal when that is too long."""
-        setting = self._account_setting(environ, account)
+        setting = self._account_setting(environ)
         if account in self._free or setting == "WHITELIST":
             return None
         if account in self._banned or setting == "BLACKLIST":
             self.log.error("Returning 497 because of blacklisting: %s", account)
             self._wait(1.0)
             return Response(497, body="Your account has been blacklisted", content_type="text/plain")
+        if not setting and not self._has_rates:
+            return None
         for key, rate in self._keys(environ, method, account, container, obj, setting):
             try:
                 seconds = self._seconds_to_wait(cache, key, rate)
@@ -143,8 +145,8 @@ class Ratelimit:
                 self._wait(seconds)
         return None
 
-    def _account_setting(self, environ: Environ, account: str) -> str:
-        sysmeta = account_info(environ, self.app, account, source="RL").sysmeta
+    def _account_setting(self, environ: Environ) -> str:
+        sysmeta = account_info(environ, self.app, source="RL").sysmeta
         return (sysmeta.get("global-write-ratelimit") or "") if sysmeta else ""
 
     def _keys(self, environ: Environ, method: str, account: str, container: str, obj: str,

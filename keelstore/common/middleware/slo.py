@@ -37,7 +37,7 @@ from keelstore.common.logs import logger_for
 from keelstore.common.middleware import slo_delete, slo_put
 from keelstore.common.middleware.bodies import Answer, close
 from keelstore.common.mime import content_types
-from keelstore.common.names import HashPath
+from keelstore.common.names import HashPath, api_path
 from keelstore.common.options import Check, not_negative, option, parse, positive
 from keelstore.common.ranged import ranged_response
 from keelstore.common.registry import register_info
@@ -122,10 +122,10 @@ class Slo:
                          options.rate_limit_segments_per_sec, options.max_get_time, options.read_ahead)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        parts = environ["PATH_INFO"].split("/", 4)
+        names = api_path(environ["PATH_INFO"])
         method = environ["REQUEST_METHOD"]
-        if len(parts) != 5 or not parts[4]:
-            if method == "GET" and len(parts) >= 4 and parts[3]:
+        if not names.obj:
+            if method == "GET" and names.container:
                 return self._list(environ, start_response)
             return self.app(environ, start_response)
         if environ.get(OVERRIDE):

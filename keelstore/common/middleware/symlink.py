@@ -31,6 +31,7 @@ from keelstore.common.http import (
 )
 from keelstore.common.internal import subrequest
 from keelstore.common.middleware.bodies import Answer, close
+from keelstore.common.names import api_path
 from keelstore.common.options import option, parse
 from keelstore.common.registry import register_info
 
@@ -102,10 +103,10 @@ class Symlink:
         self.most = options.symloop_max if options.symloop_max >= 1 else SymlinkOptions.symloop_max
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        parts = environ["PATH_INFO"].split("/", 4)
+        names = api_path(environ["PATH_INFO"])
         method = environ["REQUEST_METHOD"]
-        if len(parts) != 5 or not parts[4]:
-            if method == "GET" and len(parts) >= 4 and parts[3]:
+        if not names.obj:
+            if method == "GET" and names.container:
                 return self._list(environ, start_response)
             return self.app(environ, start_response)
         try:

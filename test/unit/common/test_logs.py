@@ -111,7 +111,7 @@ def test_a_pipe_that_nobody_reads_costs_a_moment_once() -> None:
     try:
         sink = logs.FileSink(writer)
         for number in range(3000):  # 3000 lines of 100 bytes: more than a pipe holds
-            sink.write("x" * 100, 6, record(str(number), created=0.0))
+            sink.write("x" * 100, logging.INFO, float(number))
         assert sink._lost > 0
     finally:
         os.close(reader)
@@ -171,3 +171,26 @@ def test_a_cut_line_is_never_longer_than_asked(text: str, length: int) -> None:
     assert len(cut(text, length)) <= length or len(text) <= length
     if len(text) > length >= 7:
         assert " ... " in cut(text, length)
+
+
+def test_an_access_line_is_written_as_a_record_would_be(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    logger = logger_for({"log_file": str(path), "log_max_line_length": "20"}, "access")
+    logger.info("a line of more than twenty characters")
+    logs.write_access_line(logger, "a line of more than twenty characters", 1795970000.25)
+    first, second = path.read_text().splitlines()
+    assert first.split(" ", 1)[1] == second.split(" ", 1)[1]
+    assert second.startswith("2026-11-29T16:33:20.250Z ")
+
+
+def test_handlers_of_others_get_a_record_of_an_access_line(tmp_path: Path) -> None:
+    got: list[logging.LogRecord] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            got.append(record)
+
+    logger = logging.Logger("x")
+    logger.addHandler(Handler())
+    logs.write_access_line(logger, "100 %s", 0.0)
+    assert [(one.getMessage(), one.levelname) for one in got] == [("100 %s", "INFO")]

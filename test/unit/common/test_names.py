@@ -2,7 +2,9 @@ import pytest
 
 from keelstore.common.errors import ConfigError
 from keelstore.common.names import (
+    ApiPath,
     HashPath,
+    api_path,
     partition_of,
     quoted,
     reserved_name,
@@ -65,3 +67,17 @@ def test_reserved_names():
 )
 def test_reserved_and_user_names_do_not_mix(names, is_fine):
     assert (reserved_problem(*names) is None) == is_fine
+
+
+@pytest.mark.parametrize("path,expected", [
+    ("/v1/a", ApiPath("v1", "a")),
+    ("/v1/a/", ApiPath("v1", "a")),
+    ("/v1/a/c", ApiPath("v1", "a", "c")),
+    ("/v1/a/c/", ApiPath("v1", "a", "c")),
+    ("/v1/a/c/o/p/", ApiPath("v1", "a", "c", "o/p/")),
+    ("/v1/a/c//o", ApiPath("v1", "a", "c", "/o")),
+    ("/v1/\xc3\xa9/c/\xff", ApiPath("v1", "\xe9", "c", "\udcff")),
+    *((path, ApiPath()) for path in ("", "/", "/info", "/v1", "/v1/", "//a", "/v1//c", "/v1/a//o", "v1/a/c/o", "*")),
+])
+def test_api_path(path: str, expected: ApiPath) -> None:
+    assert api_path(path) == expected

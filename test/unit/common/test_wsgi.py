@@ -242,7 +242,7 @@ def failing_factory(global_conf: dict[str, str], **local_conf: str) -> Any:
 def test_sub_requests_have_the_inner_logging_as_their_door(tmp_path: Path) -> None:
     service = wsgi.load(proxy_conf(etc(tmp_path)))
     outer: Any = service.app
-    assert outer.logged_app is not None and outer.logged_app.app.__class__.__name__ == "ProxyApp"
+    assert outer.logged_app is not None and outer.logged_app.app.__self__.__class__.__name__ == "ProxyApp"
 
 
 def test_sections_of_daemons_may_stand_in_the_same_file(tmp_path: Path) -> None:

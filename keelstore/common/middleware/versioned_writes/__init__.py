@@ -38,7 +38,7 @@ from keelstore.common.middleware.versioned_writes.inner import PERSISTED, Inner,
 from keelstore.common.middleware.versioned_writes.legacy import Legacy, location_of
 from keelstore.common.middleware.versioned_writes.names import HIDDEN, NULL, Version
 from keelstore.common.middleware.versioned_writes.objects import ID, Objects
-from keelstore.common.names import RESERVED
+from keelstore.common.names import RESERVED, api_path
 from keelstore.common.options import option, parse
 from keelstore.common.policy import Policies
 from keelstore.common.registry import published, register_info
@@ -80,20 +80,15 @@ class VersionedWrites:
         self._allows_legacy = options.allow_versioned_writes
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        parts = environ["PATH_INFO"].split("/", 4)
-        count = len(parts)
-        if count < 3 or parts[1] not in self._versions or not parts[2]:
+        names = api_path(environ["PATH_INFO"])
+        if names.version not in self._versions or names.container[:1] == RESERVED:
             return self.app(environ, start_response)
         method = environ["REQUEST_METHOD"]
-        if count == 5 and parts[4] and parts[3]:
-            if parts[3][0] == RESERVED:
-                return self.app(environ, start_response)
+        if names.obj:
             if (method == "GET" or method == "HEAD") and "version-id" not in environ.get("QUERY_STRING", ""):
                 return self._read(environ, start_response) if self._allows_versioning else self.app(environ, start_response)
             answer = self._object
-        elif count > 3 and parts[3]:
-            if parts[3][0] == RESERVED:
-                return self.app(environ, start_response)
+        elif names.container:
             answer = self._container
         elif method == "GET" and self._allows_versioning:
             answer = self._account
@@ -159,10 +154,10 @@ class VersionedWrites:
         infocache = environ.setdefault(INFOCACHE, {})
 
         def start(status: str, headers: list[Header], exc_info: Any = None) -> Any:
-            _, _v1, account, container, _obj = Request(environ).path.split("/", 4)
-            info = infocache.get(cache_key(account, container))
+            names = api_path(environ["PATH_INFO"])
+            info = infocache.get(cache_key(names.account, names.container))
             if isinstance(info, ContainerInfo) and info.sysmeta.get("versions-container") and status[:3] not in _DENIED:
-                headers = named(headers, container)
+                headers = named(headers, names.container)
             else:
                 headers = shown(headers)
             return start_response(status, headers)

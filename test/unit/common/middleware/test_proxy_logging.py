@@ -1,14 +1,24 @@
 import hashlib
 import io
 import logging
+import os
 import socket
 from urllib.parse import unquote
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from keelstore.common.errors import ConfigError
 from keelstore.common.http import Response
-from keelstore.common.middleware.access_line import SECRET_HEADERS, SENSITIVE_HEADERS, LineOptions, compile_template
+from keelstore.common.middleware.access_line import (
+    DEFAULT_TEMPLATE,
+    SECRET_HEADERS,
+    SENSITIVE_HEADERS,
+    Hit,
+    LineOptions,
+    compile_template,
+)
 from keelstore.common.middleware.bodies import WrongLength
 from keelstore.common.middleware.catch_errors import CatchErrors, CatchErrorsOptions
 from keelstore.common.middleware.proxy_logging import ProxyLogging, ProxyLoggingOptions, filter_factory
@@ -498,3 +508,16 @@ def test_read1_is_counted(lines):
         return Response(200)(environ, start_response)
     call(logged(app, lines), "PUT", body=b"abc")
     assert fields(lines.lines[0])["bytes_recvd"] == "2"
+
+
+texts = st.text(st.characters(max_codepoint=255), max_size=12) | st.sampled_from(["", "-", " ", "a b", "x", "AUTH_tk0123456789abcdef", "a%20b"])
+
+
+@given(st.dictionaries(st.sampled_from(["HTTP_X_AUTH_TOKEN", "REMOTE_ADDR", "HTTP_REFERER", "HTTP_USER_AGENT", "HTTP_ETAG", "swift.trans_id",
+                                        "swift.source", "HTTP_X_FORWARDED_FOR", "swift.orig_req_method", "SERVER_PROTOCOL"]), texts),
+       texts, texts, st.integers(0, 10**6), st.sampled_from([None, "0", "1"]))
+def test_the_quick_way_to_the_default_line_gives_the_same(environ, path, query, size, policy_index):
+    hit = Hit({"REQUEST_METHOD": "GET", "PATH_INFO": path, "QUERY_STRING": query, **environ}, 1000.125)
+    hit.status, hit.sent, hit.end, hit.policy_index = 200, size, 1000.25, policy_index
+    slow = compile_template(DEFAULT_TEMPLATE + "{pid}", LineOptions())
+    assert compile_template(DEFAULT_TEMPLATE, LineOptions())(hit) + str(os.getpid()) == slow(hit)
