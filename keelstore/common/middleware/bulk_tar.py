@@ -123,7 +123,7 @@ def entries(body: Any, mode: str) -> Iterator[Entry]:
                 archive.members = []  # else it would remember every file of a long archive
                 if member.isreg() and not member.issparse():
                     yield Entry(archive, member)
-    except (tarfile.TarError, EOFError, zlib.error, OverflowError, ValueError) as error:
+    except (tarfile.TarError, EOFError, zlib.error, OverflowError, ValueError, TypeError) as error:  # ord(b"") of a cut head
         if source.failure is not None:
             raise source.failure from None
         raise BadArchive(" ".join(str(error).split())[:200]) from None
