@@ -2,6 +2,8 @@
 
 - ``main``: the ``keelstore`` command; finds the others
 - ``up``, ``status``, ``down``, ``node_command``: one subcommand each
+- what ``status`` does: ``view`` (what servers tell, with ``ask``: one question to many), ``diagnosis`` and
+  ``diagnosis_places`` (what is wrong, pure), ``problems`` (what a problem is), ``status_screen``
 - ``explain``: why a request is refused
 - ``layout``: the data directory of ``up`` and the settings in its marker file
 - ``generate``: the configuration and rings that ``up`` writes

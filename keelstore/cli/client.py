@@ -13,7 +13,11 @@ _MAX_BODY = 16 << 20
 
 
 class ClientError(KeelstoreError):
-    """No usable answer."""
+    """No usable answer. ``reason``: without the address."""
+
+    def __init__(self, message: str, reason: str = ""):
+        super().__init__(message)
+        self.reason = reason or message
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,8 @@ class Client:
             return Answer(response.status, {name.lower(): value for name, value in response.getheaders()},
                           response.read(_MAX_BODY))
         except (OSError, http.client.HTTPException) as error:
-            raise ClientError(f"{self._host}:{self._port} does not answer: {error or type(error).__name__}") from None
+            reason = str(error.strerror if isinstance(error, OSError) and error.strerror else error) or type(error).__name__
+            raise ClientError(f"{self._host}:{self._port} does not answer: {reason}", reason) from None
         finally:
             connection.close()
 

@@ -1,22 +1,33 @@
-"""``keelstore status``: what runs, where, and whether it is well. Exit status 0 only when all is."""
+"""``keelstore status``: whether data is safe, and if not, what is wrong and what helps. Exit status 0 only when it is.
+
+Asks every server of the rings at ``/recon/health``, judges what they say (``diagnosis``), shows it on one screen or as JSON.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+import time
+from dataclasses import asdict
 from typing import Any
 
 import click
 
-from keelstore.cli import processes
+from keelstore.cli import diagnosis, processes, view
+from keelstore.cli.diagnosis_places import devices_of, down_nodes
 from keelstore.cli.layout import POLICIES, Layout
 from keelstore.cli.main import data_option
+from keelstore.cli.problems import DANGER, Problem, is_safe
+from keelstore.cli.processes import NodeState
+from keelstore.cli.view import Process, View
 
 REGION = "us-east-1"
+FORMAT = 1
 
 
 def collect(layout: Layout) -> dict[str, Any]:
-    """The value that ``--json`` prints."""
+    """The value that ``--json`` prints for a store of ``keelstore up``."""
     settings = layout.settings
     states = [processes.state_of(layout, node) for node in layout.nodes]
     if all(state.healthy for state in states):
@@ -25,8 +36,15 @@ def collect(layout: Layout) -> dict[str, Any]:
         overall = "stopped"
     else:
         overall = "degraded"
+    names = {settings.storage_ip(state.node.number): f"node {state.node.number}" for state in states}
+    seen = (
+        view.look(layout.node(1).path("etc"), names, [_process(state) for state in states], layout.root)
+        if overall != "stopped"
+        else None
+    )
     return {
         "state": overall,
+        **judged(seen, overall),
         "swift_auth_url": settings.auth_url,
         "storage_url": settings.storage_url,
         "s3_endpoint": settings.endpoint(),
@@ -34,51 +52,140 @@ def collect(layout: Layout) -> dict[str, Any]:
         "user": settings.user,
         "key": settings.key,
         "pids": [pid for state in states for pid in state.pids],
-        "policies": [{"index": policy.index, "name": policy.name, "type": policy.kind, "replicas": policy.replicas,
-                      "default": policy.is_default} for policy in POLICIES],
-        "nodes": [{"number": state.node.number, "pid": state.pid, "workers": list(state.workers),
-                   "background": list(state.background), "address": state.address,
-                   "alive": state.alive, "answers": state.answers, "data": state.node.path("devices"),
-                   "log": state.node.log_file} for state in states],
+        "policies": [
+            {
+                "index": policy.index,
+                "name": policy.name,
+                "type": policy.kind,
+                "replicas": policy.replicas,
+                "default": policy.name == settings.default_policy,
+            }
+            for policy in POLICIES
+        ],
+        "nodes": [
+            {
+                "number": state.node.number,
+                "pid": state.pid,
+                "workers": list(state.workers),
+                "background": list(state.background),
+                "address": state.address,
+                "alive": state.alive,
+                "answers": state.answers,
+                "data": state.node.path("devices"),
+                "log": state.node.log_file,
+            }
+            for state in states
+        ],
         "data": layout.root,
+    }
+
+
+def collect_cluster(swift_dir: str) -> dict[str, Any]:
+    """The same for any other cluster, by its rings. Raises ConfigError."""
+    from keelstore.common.cluster import load_cluster
+
+    seen = view.look(swift_dir)
+    answering = [server.answers for server in seen.servers]
+    state = "running" if all(answering) and answering else "degraded" if any(answering) else "stopped"
+    policies = load_cluster(swift_dir).policies
+    nodes = view.ordered({server.node for server in seen.servers})
+    down = down_nodes(seen)
+    return {
+        "state": state, **judged(seen, state),
+        "policies": [{"index": policy.index, "name": policy.name,
+                      "type": "erasure_coding" if policy.stores_fragments else "replication",
+                      "replicas": seen.rings[policy.ring_name].replicas if policy.ring_name in seen.rings else None,
+                      "default": policy.is_default} for policy in policies],
+        "nodes": [{"address": name, "answers": name not in down} for name in nodes],
+        "swift_dir": os.path.abspath(swift_dir),
+    }  # fmt: skip
+
+
+def _process(state: NodeState) -> Process:
+    return Process(
+        f"node {state.node.number}",
+        state.node.number,
+        state.alive,
+        state.answers,
+        len(state.workers),
+        state.wanted_workers,
+        bool(state.background),
+        state.node.log_file,
+    )
+
+
+def judged(seen: View | None, state: str) -> dict[str, Any]:
+    """What of the JSON is about health. ``seen`` None: everything is stopped, and nobody can be asked."""
+    if seen is None:
+        problems = [
+            Problem(DANGER, "stopped", "the store is stopped", "nothing of it runs", "keelstore up --detach")
+        ]
+        return {
+            "format": FORMAT,
+            "safe": False,
+            "checked_at": time.time(),
+            "problems": [asdict(problem) for problem in problems],
+            "servers": [],
+            "devices": [],
+            "daemons": [],
+            "repair": repair(None),
+        }
+    problems = diagnosis.diagnose(seen)
+    return {
+        "format": FORMAT,
+        "safe": state != "stopped" and is_safe(problems),
+        "checked_at": seen.at,
+        "problems": [asdict(problem) for problem in problems],
+        "servers": [{"node": server.node, "role": server.role, "address": server.place, "answers": server.answers,
+                     "error": server.error, "version": server.health.get("version"), "up_s": server.health.get("up_s"),
+                     "clock_offset_s": server.clock_offset_s} for server in seen.servers],
+        "devices": [{"node": device.node, "device": device.name, "weight": device.weight,
+                     **(device.told or {"usable": False, "problem": "is not there"})} for device in devices_of(seen)],
+        "daemons": [{"node": server.node, "name": name, **entry,
+                     "last_pass_age_s": diagnosis.last_pass_age_s(entry, server.health["time"])}
+                    for server, name, entry in diagnosis.daemons_of(seen)],
+        "repair": repair(seen),
+    }  # fmt: skip
+
+
+def repair(seen: View | None) -> dict[str, Any]:
+    """What is known of it over all machines; None: nobody tells."""
+
+    def over(figure: str, combine: Any = sum) -> float | None:
+        return diagnosis.combined(seen, figure, combine) if seen is not None else None
+
+    return {
+        "partitions_below_full": over("partitions_below_full", max),
+        "copies_missing": over("copies_missing"),
+        "databases_below_full": over("databases_below_full", max),
+        "fragments_missing": over("fragments_missing"),
+        "handoff_partitions": over("handoff_partitions"),
+        "queued": over("queued"),
+        "eta_s": over("eta_s", max),
+        "updates_waiting": over("waiting"),
+        "expiry_lag_s": over("lag_s", max),
     }
 
 
 @click.command()
 @data_option
+@click.option("--swift-dir", metavar="DIR", help="Any other cluster: the directory of its cluster file and rings.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
-def status(data: str, as_json: bool) -> None:
-    """Show what runs, where, and whether it is well (exit status 0)."""
-    found = collect(Layout.open(data))
-    if as_json:
-        click.echo(json.dumps(found, indent=1))
-    else:
-        _show(found)
-    sys.exit(0 if found["state"] == "running" else 1)
+@click.option("--watch", type=click.FloatRange(1), metavar="SECONDS", help="Again and again, until data is safe.")
+def status(data: str, swift_dir: str | None, as_json: bool, watch: float | None) -> None:
+    """Show whether data is safe (exit status 0), what is wrong, and what helps."""
+    layout = None if swift_dir else Layout.open(data)
+    while True:
+        found = collect(layout) if layout is not None else collect_cluster(swift_dir or "")
+        is_well = found["state"] == "running" and found["safe"]
+        if as_json:
+            click.echo(json.dumps(found, indent=1))
+        else:
+            from keelstore.cli.status_screen import show
 
-
-def _show(found: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(soft_wrap=True, highlight=False)
-    colour = {"running": "green", "degraded": "yellow", "stopped": "red"}[found["state"]]
-    console.print(f"keelstore in {found['data']}: [{colour}]{found['state']}[/{colour}]")
-    titles = {"Swift auth URL": "swift_auth_url", "storage URL": "storage_url", "user": "user", "key": "key"}
-    for title, name in titles.items():
-        console.print(f"  {title:<15} {found[name]}", markup=False)
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
-    for heading in ("  node", "address", "state", "supervisor", "workers"):
-        table.add_column(heading)
-    for node in found["nodes"]:
-        state = "well" if node["alive"] and node["answers"] else "does not answer" if node["alive"] else "stopped"
-        table.add_row(f"  {node['number']}", node["address"], state, str(node["pid"] or "-"),
-                      " ".join(map(str, node["workers"])) or "-")
-    console.print(table)
-    policies = ", ".join(f"{policy['name']} ({_kind(policy)}{', the default' if policy['default'] else ''})"
-                         for policy in found["policies"])
-    console.print(f"  policies        {policies}", markup=False)
-
-
-def _kind(policy: dict[str, Any]) -> str:
-    return f"{policy['replicas']} copies" if policy["type"] == "replication" else f"{policy['replicas']} fragments"
+            if watch is not None and sys.stdout.isatty():
+                click.clear()
+            show(found)
+        if watch is None or is_well:
+            sys.exit(0 if is_well else 1)
+        time.sleep(watch)

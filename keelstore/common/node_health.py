@@ -3,6 +3,7 @@
 ::
 
     {"format": 1, "version": "0.1", "role": "object", "time": 1700000000.0, "up_s": 12.5,
+     "root": "/srv/node",
      "devices": {"sda": {"usable": true, "problem": null, "size": n, "used": n, "avail": n, "is_full": false,
                          "partitions": {"objects": n, "objects-1": n, "containers": n, "accounts": n},
                          "quarantined": {"objects": n}, "quarantined_at": 1700000000.0 or null}},
@@ -43,7 +44,7 @@ def health(role: str, recon_cache: str, devices: str, mount_check: bool, reserve
     own_cache = object_cache if role == "object" else cache.read(role) if role in ("account", "container") else {}
     return {
         "format": FORMAT, "version": __version__, "role": role, "time": now, "up_s": round(up_s, 3),
-        "devices": look_at_devices(devices, mount_check, reserve),
+        "root": devices, "devices": look_at_devices(devices, mount_check, reserve),
         "rings": dict(rings), "cluster_file_md5": cluster_file_md5,
         "daemons": daemons_of(cache.read("daemons").get("daemons")),
         "cached": {

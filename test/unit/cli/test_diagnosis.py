@@ -1,0 +1,203 @@
+"""What status says of a cluster, from what its servers say: each fault has its name, its cause and what helps."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keelstore.cli import status, status_screen
+from keelstore.cli.ask import Reply
+from keelstore.cli.diagnosis import diagnose
+from keelstore.cli.problems import DANGER, WARNING, is_safe, span
+from keelstore.cli.view import Process, RingFacts, Server, View, checked, clock_offset_s, server_of
+
+NOW = 1_700_000_000.0
+NODES = ("node 1", "node 2", "node 3")
+
+
+def device(**other: Any) -> dict[str, Any]:
+    return {"usable": True, "problem": None, "size": 1000, "used": 400, "avail": 500, "is_full": False,
+            "partitions": {"objects": 30, "containers": 2}, "quarantined": {}, "quarantined_at": None, **other}
+
+
+def daemon(**other: Any) -> dict[str, Any]:
+    return {"pid": 7, "alive": True, "running": False, "begun": NOW - 100, "last_pass_s": 5.0, "interval_s": 30.0, "done": 3, "failed": 0,
+            "total": 3, "eta_s": None, "passes": 4, "at": NOW - 95, **other}
+
+
+def health(role: str, **other: Any) -> dict[str, Any]:
+    daemons = {f"{role}-replicator": daemon(partitions_below_full=0, handoff_partitions=0)}
+    return checked({
+        "format": 1, "version": "1", "role": role, "time": NOW, "up_s": 5000.0, "root": "/srv/node",
+        "devices": {"d1": device(), "d2": device()}, "rings": {name: {"md5": "m"} for name in ("object", "container", "account")},
+        "cluster_file_md5": "c", "daemons": daemons, "cached": {"replication_last": NOW - 60, "replication_time": 0.5}, **other})
+
+
+def cluster(**changes: dict[str, Any]) -> View:
+    """Three nodes with two devices each; ``changes``: of the object servers' health, by node1, node2, node3."""
+    servers, rings = [], {}
+    ports = {"object": 6200, "container": 6201, "account": 6202}
+    for role, port in ports.items():
+        addresses = [(f"10.0.0.{number}", port) for number in (1, 2, 3)]
+        rings[role] = RingFacts(role, role, "m", tuple((address, name, 100.0) for address in addresses for name in ("d1", "d2")), 3)
+        for name, address in zip(NODES, addresses):
+            told = health(role, **(changes.get(name.replace(" ", ""), {}) if role == "object" else {}))
+            servers.append(Server(name, role, address, answers=True, health=told, clock_offset_s=0.0))
+    return View(NOW, rings, servers, swift_dir="/etc/keelstore")
+
+
+def without(view: View, name: str, error: str = "Connection refused") -> View:
+    return replace(view, servers=[replace(server, answers=False, health={}, error=error, clock_offset_s=None)
+                                  if server.node == name else server for server in view.servers])
+
+
+def only(view: View) -> Any:
+    (problem,) = diagnose(view)
+    assert problem.what and problem.why and problem.do
+    return problem
+
+
+def test_a_well_cluster_has_no_problem() -> None:
+    assert diagnose(cluster()) == []
+
+
+def test_a_node_that_does_not_answer() -> None:
+    problem = only(without(cluster(), "node 2"))
+    assert (problem.severity, problem.code, problem.node) == (DANGER, "node-down", "node 2")
+    assert "33%" in problem.what and "Connection refused" in problem.why and "keelstore-init main start" in problem.do
+
+
+@pytest.mark.parametrize("process,code", [
+    ({"is_running": False}, "node-down"), ({"answers": False}, "node-hangs"), ({"workers": 1}, "workers"),
+    ({"has_background": False}, "daemons-down")])
+def test_a_node_of_this_machine_is_known_by_its_processes(process: dict[str, Any], code: str) -> None:
+    one = replace(Process("node 1", 1, True, True, 2, 2, True, "/log"), **process)
+    view = replace(cluster(), processes=[one], data="/data")
+    problem = only(without(view, "node 1") if code == "node-down" else view)
+    assert problem.code == code and ("keelstore node" in problem.do or "/log" in problem.do)
+
+
+def test_one_server_down_and_one_that_is_another_program() -> None:
+    view = cluster()
+    first = replace(view.servers[0], answers=False, health={}, error="timed out")
+    assert only(replace(view, servers=[first, *view.servers[1:]])).code == "server-down"
+    first = server_of("object", Reply(("10.0.0.1", 6200), 404, "answers 404"), "node 1")
+    problem = only(replace(view, servers=[first, *view.servers[1:]]))
+    assert (problem.severity, problem.code) == (WARNING, "health-unknown")
+
+
+@pytest.mark.parametrize("devices,code,severity", [
+    ({"d1": device()}, "device-missing", DANGER),
+    ({"d1": device(), "d2": device(usable=False, problem="is not mounted")}, "device-unusable", DANGER),
+    ({"d1": device(), "d2": device(is_full=True, avail=0)}, "device-full", DANGER),
+    ({"d1": device(), "d2": device(used=950, avail=50)}, "device-nearly-full", WARNING),
+    ({"d1": device(), "d2": device(partitions={"objects": 0})}, "device-empty", DANGER),
+    ({"d1": device(), "d2": device(quarantined={"objects": 2}, quarantined_at=NOW - 3600)}, "quarantined", WARNING),
+    ({"d1": device(), "d2": device(quarantined={"objects": 2}, quarantined_at=NOW - 70)}, "quarantined", DANGER),
+])
+def test_what_may_be_wrong_with_a_device(devices: dict[str, Any], code: str, severity: str) -> None:
+    problem = only(cluster(node2={"devices": devices}))
+    assert (problem.code, problem.severity, problem.node, problem.device) == (code, severity, "node 2", "d2")
+
+
+def test_a_small_store_has_empty_devices_by_chance() -> None:
+    few = {"d1": device(partitions={"objects": 5}), "d2": device(partitions={})}
+    assert diagnose(cluster(node1={"devices": few}, node2={"devices": few}, node3={"devices": few})) == []
+
+
+def test_a_node_with_another_ring_and_one_without() -> None:
+    rings = {"object": {"md5": "other"}, "container": {"md5": "m"}, "account": {"md5": "m"}}
+    problem = only(cluster(node3={"rings": rings}))
+    assert problem.code == "ring-differs" and problem.node == "node 3" and "node 3" in problem.what and "object.ring.gz" in problem.do
+    del rings["object"]
+    assert only(cluster(node3={"rings": rings})).code == "ring-missing"
+    assert only(cluster(node3={"cluster_file_md5": "x"})).code == "cluster-file-differs"
+
+
+def test_clocks() -> None:
+    view = cluster()
+    for offset, severity in ((1.5, WARNING), (-20.0, DANGER)):
+        problem = only(replace(view, servers=[replace(view.servers[0], clock_offset_s=offset), *view.servers[1:]]))
+        assert (problem.code, problem.severity) == ("clock", severity)
+    assert clock_offset_s(10.0, 9.0, 11.0) == 0 and clock_offset_s(8.0, 9.0, 11.0) == -1 and clock_offset_s(12.0, 9.0, 11.0) == 1
+
+
+def with_figures(**figures: Any) -> dict[str, Any]:
+    return {"daemons": {"object-replicator": daemon(**figures)}}
+
+
+@pytest.mark.parametrize("figures,code,severity,words", [
+    ({"partitions_below_full": 12, "eta_s": 240.0}, "below-full", DANGER, "12 partitions"),
+    ({"handoff_partitions": 5}, "handoffs", WARNING, "5 partitions"),
+    ({"braked": {"d2": "6 of 100 are wrong"}}, "auditor-stopped", DANGER, "1 devices"),
+    ({"oldest": NOW - 7200}, "updates-late", WARNING, "2 hours"),
+    ({"lag_s": 10 * 86400.0}, "expiry-late", WARNING, "10 days"),
+    ({"alive": False}, "daemon-down", DANGER, "object-replicator"),
+    ({"begun": NOW - 90_000}, "daemon-late", DANGER, "25 hours"),
+    ({"peers_down": ["10.0.0.3:6200"]}, "unreachable", WARNING, "10.0.0.3:6200"),
+])
+def test_what_daemons_tell(figures: dict[str, Any], code: str, severity: str, words: str) -> None:
+    problem = only(cluster(node1=with_figures(**figures)))
+    assert (problem.code, problem.severity, problem.node) == (code, severity, "node 1") and words in problem.what
+    if figures.get("eta_s"):
+        assert "4 minutes" in problem.do
+
+
+def test_a_new_daemon_is_judged_by_its_figures() -> None:
+    told = {"daemons": {"object-something-new": daemon(partitions_below_full=3)}}
+    assert only(cluster(node1=told)).code == "below-full"
+
+
+def test_missing_copies_are_put_down_to_the_node_that_is_away() -> None:
+    problems = diagnose(without(cluster(node1=with_figures(partitions_below_full=12)), "node 3"))
+    assert [problem.code for problem in problems] == ["node-down", "below-full"] and "node 3" in problems[1].why
+
+
+def test_a_server_that_has_just_started_has_not_heard_of_its_daemons() -> None:
+    assert diagnose(cluster(node1={**with_figures(alive=False), "up_s": 5.0})) == []
+
+
+def test_dangers_come_first() -> None:
+    view = cluster(node1=with_figures(handoff_partitions=4), node2={"devices": {"d1": device()}})
+    problems = diagnose(view)
+    assert [problem.severity for problem in problems] == [DANGER, WARNING] and not is_safe(problems) and is_safe(problems[1:])
+
+
+JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+                    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3), max_leaves=8)
+KEYS = ("devices", "rings", "daemons", "cached", "time", "up_s", "version", "root", "cluster_file_md5")
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.fixed_dictionaries({"devices": JSON}, optional=dict.fromkeys(KEYS[1:], JSON)),
+       st.dictionaries(st.sampled_from(["usable", "used", "size", "partitions", "quarantined", "quarantined_at"]), JSON),
+       st.dictionaries(st.sampled_from(["begun", "last_pass_s", "eta_s", "braked", "peers_down", "oldest", "failed", "total", "done", "running"]), JSON))
+def test_whatever_a_server_sends_status_stands(value: dict[str, Any], disk: dict[str, Any], entry: dict[str, Any]) -> None:
+    value = {**value, "devices": {"d1": disk}, "daemons": {"object-x": entry}} if disk else value
+    view = cluster()
+    strange = server_of("object", Reply(("10.0.0.1", 6200), 200, "", value), "node 1")
+    view = replace(view, servers=[strange, *view.servers[1:]])
+    found = {"state": "running", "swift_dir": "/x", "nodes": [], "policies": [], **status.judged(view, "running")}
+    status_screen.show(found, io.StringIO())
+
+
+def test_the_screen_has_verdict_cause_and_command_in_plain_lines() -> None:
+    view = cluster(node1=with_figures(handoff_partitions=4), node2={"devices": {"d1": device()}})
+    found = {"state": "running", "swift_dir": "/etc/keelstore", "nodes": [], "policies": [], **status.judged(view, "running")}
+    out = io.StringIO()
+    status_screen.show(found, out)
+    lines = out.getvalue().splitlines()
+    assert "NOT SAFE" in lines[0] and "1 danger, 1 warning" in lines[1]
+    assert any("node 2, device d2" in line for line in lines) and any(line.startswith("  do   ") for line in lines)
+    assert all(line == line.rstrip() for line in lines)
+
+
+@pytest.mark.parametrize("seconds,words", [(0, "0 seconds"), (1.2, "1 second"), (119, "119 seconds"), (150, "2 minutes"), (8000, "2 hours"),
+                                           (200_000, "2 days")])
+def test_spans(seconds: float, words: str) -> None:
+    assert span(seconds) == words
