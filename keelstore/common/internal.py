@@ -103,25 +103,38 @@ def subrequest(
     return found
 
 
+class SourceEnded(OSError):
+    """What is copied ended early."""
+
+
 class BodyOf(FileLike):
-    """The body of an answer as that of another request; what gives it is let go by closing the answer."""
+    """The ``length`` bytes that are the body of an answer, as the body of another request. Close the answer afterwards.
 
-    __slots__ = ("_parts", "_rest")
+    Reading raises SourceEnded where the answer ends early: what is made of it must not look whole.
+    """
 
-    def __init__(self, response: Response):
+    __slots__ = ("_left", "_parts", "_rest")
+
+    def __init__(self, response: Response, length: int):
         super().__init__()
         self._parts = iter(response.app_iter if response.app_iter is not None else (response.body or b"",))
         self._rest = b""
+        self._left = length
 
     def _more(self, size: int) -> bytes:
+        if not self._left:
+            return b""
         data = self._rest
         while not data:
             part = next(self._parts, None)
             if part is None:
-                return b""
+                raise SourceEnded(f"the body that is copied ended {self._left} bytes early")
             data = part
+        size = min(size, self._left)
         self._rest = data[size:]
-        return data[:size]
+        data = data[:size]
+        self._left -= len(data)
+        return data
 
 
 class UnexpectedResponse(KeelstoreError):

@@ -13,6 +13,7 @@ Names are told apart without regard to case. The file is read again when it has 
 from __future__ import annotations
 
 import configparser
+import hmac
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -31,6 +32,12 @@ class Realm:
     key: str = field(default="", repr=False)
     key2: str = field(default="", repr=False)
     clusters: Mapping[str, str] = field(default_factory=dict)
+
+
+def signature(key: str, method: str, path: str, timestamp: str, nonce: str, user_key: str) -> str:
+    """The signature of a write: keys are wire strings, ``path`` is percent-encoded and without query."""
+    text = f"{method}\n{path}\n{timestamp}\n{nonce}\n{user_key}"
+    return hmac.digest(key.encode("latin-1"), text.encode("latin-1"), "sha1").hex()
 
 
 def parse_realms(text: str) -> dict[str, Realm]:

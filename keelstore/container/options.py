@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from keelstore.common.daemon_frame import DaemonOptions
+from keelstore.common.db_options import DatabaseAuditorOptions, DatabaseReplicatorOptions
 from keelstore.common.options import not_negative, option, positive
 from keelstore.common.storage_server import StorageServerOptions
 
@@ -58,3 +59,42 @@ class ContainerReconcilerOptions(DaemonOptions):
     internal_client_conf_path: str = option("", "Configuration of the pipeline that requests go through; empty: that of "
                                                 "this file if it ends in a proxy, else internal-client.conf in swift_dir "
                                                 "if there is one, else one of cache and proxy-server.")
+
+
+@dataclass(frozen=True)
+class SyncDaemonOptions(DaemonOptions):
+    """Options of ``[container-sync]``."""
+
+    interval: float = option(300.0, "Seconds from the beginning of one pass over all synced containers to that of the next; "
+                                    "what a server of the same node has just changed is synced within seconds.",
+                             check=positive)
+    container_time: float = option(60.0, "Seconds after which a container is left, to go on with it in the next pass.",
+                                   check=positive)
+    conn_timeout: float = option(5.0, "Seconds to wait for a connection to the other cluster.", check=positive)
+    sync_row_concurrency: int = option(8, "Objects of a container that are sent at once.", check=positive)
+    request_tries: int = option(3, "Times that a request within this cluster is tried.", check=positive)
+    sync_proxy: tuple[str, ...] = option((), "HTTP proxies to reach other clusters through, of which one is picked for each "
+                                             "connection.")
+    allowed_sync_hosts: tuple[str, ...] = option(("127.0.0.1",), "Hosts that X-Container-Sync-To may name in a plain URL; "
+                                                                 "realms need no entry here.")
+    internal_client_conf_path: str = option("", "Configuration of the pipeline that objects are read through; empty: "
+                                                "internal-client.conf in swift_dir if there is one, else one of cache, "
+                                                "symlink and proxy-server. Where objects are encrypted it must have the "
+                                                "filters of that.")
+
+
+@dataclass(frozen=True)
+class ContainerReplicatorOptions(DatabaseReplicatorOptions):
+    """Options of ``[container-replicator]``."""
+
+    rsync_module: str = option(
+        "{replication_ip}::container", "rsync module of a node that has Swift's servers, for whole files; ours need none. May "
+                                       "hold {ip}, {port}, {replication_ip}, {replication_port}, {region}, {zone}, {device} "
+                                       "and {meta}.")
+
+
+@dataclass(frozen=True)
+class ContainerAuditorOptions(DatabaseAuditorOptions):
+    """Options of ``[container-auditor]``."""
+
+    containers_per_second: float = option(200.0, "Containers that are checked in a second. 0: no limit.", check=not_negative)

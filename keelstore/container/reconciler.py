@@ -323,7 +323,7 @@ class ContainerReconciler(Daemon):
         names = entry.account, entry.container, entry.obj
         read = self.client.get_object(*names, headers={
             "X-Backend-Storage-Policy-Index": str(entry.policy_index), "X-Newest": "true"})
-        try:  # the length is that of the source: one that breaks off makes no object
+        try:
             found = data_time(read.status, read.headers)
             if found is None or found != source.found.timestamp:
                 return False  # not the one that was seen
@@ -331,7 +331,8 @@ class ContainerReconciler(Daemon):
                        if name not in _NOT_KEPT and not name.startswith(("X-Backend-", "X-Object-Sysmeta-Ec-"))}
             headers.update({"X-Timestamp": later(time, MOVE_OFFSET).internal, "Content-Type": source.content_type,
                             "X-Backend-Storage-Policy-Index": str(right.index)})
-            self._writer.put_object(BodyOf(read), *names, headers=headers, length=int(read.headers["Content-Length"]))
+            length = int(read.headers["Content-Length"])
+            self._writer.put_object(BodyOf(read, length), *names, headers=headers, length=length)
         finally:
             read.close()
         return True

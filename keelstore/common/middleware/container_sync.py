@@ -25,7 +25,7 @@ from keelstore.common.middleware.gatekeeper import INBOUND_TIMESTAMP
 from keelstore.common.middleware.url_keys import Scope, UrlKey, note
 from keelstore.common.options import not_negative, option, parse
 from keelstore.common.registry import register_info
-from keelstore.common.sync_realms import Realms
+from keelstore.common.sync_realms import Realms, signature
 
 AFTER: Final = ("catch_errors", "gatekeeper", "memcache")
 BEFORE: Final = ("tempauth", "authtoken", "keystoneauth", "staticweb", "copy", "slo", "dlo", "versioned_writes", "symlink")
@@ -43,12 +43,6 @@ class ContainerSyncOptions:
     current: str = option("", "This cluster, as //REALM/CLUSTER, to be marked in /info.")
     swift_dir: str = option("/etc/swift", "Directory of container-sync-realms.conf.")
     mtime_check_interval: float = option(300.0, "Seconds between looks at that file.", check=not_negative)
-
-
-def signature(key: str, method: str, path: str, timestamp: str, nonce: str, user_key: str) -> str:
-    """The signature of a write: keys are wire strings, ``path`` is percent-encoded and without query."""
-    text = f"{method}\n{path}\n{timestamp}\n{nonce}\n{user_key}"
-    return hmac.digest(key.encode("latin-1"), text.encode("latin-1"), "sha1").hex()
 
 
 class ContainerSync:

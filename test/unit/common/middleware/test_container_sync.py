@@ -6,8 +6,8 @@ import pytest
 from keelstore.common import registry
 from keelstore.common.errors import ConfigError
 from keelstore.common.http import Request, Response
-from keelstore.common.middleware.container_sync import ContainerSync, ContainerSyncOptions, filter_factory, signature
-from keelstore.common.sync_realms import Realm
+from keelstore.common.middleware.container_sync import ContainerSync, ContainerSyncOptions, filter_factory
+from keelstore.common.sync_realms import Realm, signature
 from test.unit.common.middleware.helpers import Got, call, make_environ
 
 
