@@ -299,17 +299,35 @@ use = egg:keelstore#recon
 # A small store is right within seconds; an operator's larger one keeps the defaults.
 DAEMON_SECTIONS = {
     "account": """
+[account-replicator]
+interval = 30
+
+[account-auditor]
+interval = 600
+
 [account-reaper]
 interval = 30
 """,
     "container": """
+[container-replicator]
+interval = 30
+
+[container-auditor]
+interval = 600
+
 [container-updater]
 interval = 10
 containers_per_second = 200
 account_suppression_time = 5
+
+[container-sync]
+interval = 30
 """,
     "object": """
 [object-replicator]
+interval = 60
+
+[object-reconstructor]
 interval = 60
 
 [object-auditor]

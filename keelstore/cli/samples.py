@@ -12,7 +12,12 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from keelstore.account.options import AccountReaperOptions, AccountServerOptions
+from keelstore.account.options import (
+    AccountAuditorOptions,
+    AccountReaperOptions,
+    AccountReplicatorOptions,
+    AccountServerOptions,
+)
 from keelstore.cli.layout import OFFSETS
 from keelstore.common.daemon import ProcessOptions
 from keelstore.common.httpserver import ServerOptions
@@ -57,11 +62,19 @@ from keelstore.common.middleware.xprofile import XProfileOptions
 from keelstore.common.options import OptionDoc, document
 from keelstore.common.stats import StatsdOptions
 from keelstore.common.wsgi import ListenOptions
-from keelstore.container.options import ContainerServerOptions, ContainerUpdaterOptions
+from keelstore.container.options import (
+    ContainerAuditorOptions,
+    ContainerReconcilerOptions,
+    ContainerReplicatorOptions,
+    ContainerServerOptions,
+    ContainerUpdaterOptions,
+    SyncDaemonOptions,
+)
 from keelstore.node.roles import NodeOptions
 from keelstore.obj.options import (
     ObjectAuditorOptions,
     ObjectExpirerOptions,
+    ObjectReconstructorOptions,
     ObjectReplicatorOptions,
     ObjectServerOptions,
     ObjectUpdaterOptions,
@@ -190,12 +203,24 @@ SAMPLES = (
                 "After healthcheck, for a while: it slows requests down, and answers everybody."),
     )),
     _storage("account", AccountServerOptions,
+             ("account-replicator", AccountReplicatorOptions,
+              "Brings other nodes what their account databases lack, and sends home what belongs elsewhere."),
+             ("account-auditor", AccountAuditorOptions, "Checks every account database, and puts aside what is torn."),
              ("account-reaper", AccountReaperOptions, "Removes the content of deleted accounts.")),
     _storage("container", ContainerServerOptions,
-             ("container-updater", ContainerUpdaterOptions, "Tells accounts what their containers hold.")),
+             ("container-replicator", ContainerReplicatorOptions,
+              "Brings other nodes what their container databases lack, and sends home what belongs elsewhere."),
+             ("container-auditor", ContainerAuditorOptions, "Checks every container database, and puts aside what is torn."),
+             ("container-updater", ContainerUpdaterOptions, "Tells accounts what their containers hold."),
+             ("container-reconciler", ContainerReconcilerOptions,
+              "Moves objects that were written under the wrong storage policy. A file of its own, container-reconciler.conf, "
+              "does as well: with this section, and the pipeline of a proxy if the built-in one does not do."),
+             ("container-sync", SyncDaemonOptions, "Brings what is written to a container to its copy in another cluster.")),
     _storage("object", ObjectServerOptions,
              ("object-replicator", ObjectReplicatorOptions,
               "Brings other nodes the copies that they lack, and sends home what belongs elsewhere."),
+             ("object-reconstructor", ObjectReconstructorOptions,
+              "Rebuilds lost fragments of erasure coded objects, and sends home what belongs elsewhere."),
              ("object-auditor", ObjectAuditorOptions, "Reads everything, and puts aside what is wrong."),
              ("object-updater", ObjectUpdaterOptions, "Sends the container updates that a server could not deliver."),
              ("object-expirer", ObjectExpirerOptions,

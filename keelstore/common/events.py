@@ -9,7 +9,12 @@ Kinds in use, with their fields:
 ==================  ========================================  =======================================================
 ``async-pending``   device path, policy index, file name      an update of a container waits on this device
 ``container``       device path, path of the hash directory   rows or the state of a container changed
+``database``        device path, path of the hash directory   an account changed; or a peer has less of an account or a
+                                                              container than we have
 ``handoff``         device path, policy index, partition      a device holds what belongs elsewhere
+``partition``       device path, policy index, partition      a peer wants this partition to be looked at
+``lost``            device path or nothing, policy index,     something of this suffix is gone, on that device or on some
+                    partition, suffix                         device
 ==================  ========================================  =======================================================
 """
 
@@ -26,7 +31,10 @@ MAX_KNOWN: Final = 4096  # things whose last hint a process remembers
 
 ASYNC_PENDING: Final = "async-pending"
 CONTAINER: Final = "container"
+DATABASE: Final = "database"
 HANDOFF: Final = "handoff"
+PARTITION: Final = "partition"
+LOST: Final = "lost"
 
 _sender: Any = None
 _last: dict[tuple[str, ...], float] = {}

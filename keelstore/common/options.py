@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import logging
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -61,6 +62,21 @@ def port_number(value: Any) -> str | None:
 
 def percent(value: Any) -> str | None:
     return None if 0 <= value <= 100 else "a percentage, 0 to 100"
+
+
+_COUNT = re.compile(r"\A\s*([0-9]+)\s*(?:\*\s*replicas\s*)?\Z")
+
+
+def count_of_nodes(text: str) -> str | None:
+    found = _COUNT.match(text)
+    return None if found and int(found[1]) > 0 else "a number, or such as 2 * replicas"
+
+
+def node_count(text: str, replicas: int) -> int:
+    """What ``3`` or ``2 * replicas`` means for a ring of so many replicas."""
+    found = _COUNT.match(text)
+    assert found, text  # checked when parsed
+    return int(found[1]) * (replicas if "*" in text else 1)
 
 
 def one_of(*allowed: str) -> Check:

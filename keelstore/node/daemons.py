@@ -150,17 +150,23 @@ class Parts:
             self._backends[timeout] = Backend(conn_timeout_s=timeout)
         return self._backends[timeout]
 
-    def internal_client(self, what: Wanted, tries: int) -> InternalClient:
-        """Requests through a pipeline in this process. Raises ConfigError."""
+    def internal_client(self, what: Wanted, tries: int, *also: str) -> InternalClient:
+        """Requests through a pipeline in this process: that of the file that is configured, else of the daemon's own file if
+        it has one, else a built-in one, with the filters ``also`` before the proxy. Raises ConfigError.
+        """
         path = what.options.internal_client_conf_path
+        if not path and _has_own_pipeline(what.config):
+            path = what.config.path
         if not path:
             path = os.path.join(what.options.swift_dir, "internal-client.conf")
             path = path if os.path.exists(path) else ""
-        key = path or what.options.swift_dir
+        key = path or " ".join((what.options.swift_dir, *also))
         if key not in self._apps:
-            config = read_config(path) if path else _internal_configuration(what)
-            filters, app = pipeline_of(config)
-            self._apps[key] = wsgi.build(filters, app, config)
+            if not path and also:
+                self._apps[key] = _Later(lambda: _built(_internal_configuration(what, also)))
+            else:
+                self._apps[key] = _built(_internal_configuration(what) if not path else what.config
+                                         if path == what.config.path else read_config(path))
         return InternalClient(self._apps[key], f"{what.name} {os.getpid()}", tries, use_replication_network=True)
 
 
@@ -183,13 +189,41 @@ class RingsOf:
         return self.parts.ring(self.cluster, policy.ring_name)
 
 
-def _internal_configuration(what: Wanted) -> Configuration:
+def _built(config: Configuration) -> Any:
+    """Raises ConfigError."""
+    filters, app = pipeline_of(config)
+    return wsgi.build(filters, app, config)
+
+
+@dataclass
+class _Later:
+    """An application that is built for its first request: most nodes never sync a container."""
+
+    build: Callable[[], Any]
+    app: Any = None
+
+    def __call__(self, environ: Any, start_response: Any) -> Any:
+        if self.app is None:
+            self.app = self.build()
+        return self.app(environ, start_response)
+
+
+def _has_own_pipeline(config: Configuration) -> bool:
+    """Whether the file of a daemon has the pipeline that its requests are to go through, as container-reconciler.conf has."""
+    if "pipeline:main" not in config.sections:
+        return False
+    words = config.sections["pipeline:main"].get("pipeline", "").split()
+    return bool(words) and config.sections.get(f"app:{words[-1]}", {}).get("use", "").endswith("#proxy")
+
+
+def _internal_configuration(what: Wanted, also: Sequence[str] = ()) -> Configuration:
     """The pipeline of a daemon that has no file for it: a cache of its own, and the proxy."""
     inherited = {name: value for name, value in what.conf.items() if name.startswith(("log_", "statsd_"))}
     defaults = {**inherited, "swift_dir": what.options.swift_dir, "here": what.options.swift_dir, "log_level": "WARNING",
                 "log_name": what.name}
     return Configuration("", defaults, {
-        "pipeline:main": {"pipeline": "catch_errors cache proxy-server"},
+        "pipeline:main": {"pipeline": " ".join(("catch_errors", "cache", *also, "proxy-server"))},
+        **{f"filter:{name}": {"use": f"egg:keelstore#{name}"} for name in also},
         "filter:catch_errors": {"use": "egg:keelstore#catch_errors"},
         "filter:cache": {"use": "egg:keelstore#memcache", "embedded_cache_slots": "1024"},
         "app:proxy-server": {"use": "egg:keelstore#proxy", "account_autocreate": "true",
@@ -208,6 +242,25 @@ def _object_updater(parts: Parts, what: Wanted) -> Daemon:
                          parts.backend(what), [policy.index for policy in cluster.policies])
 
 
+def _share_of_node(what: Wanted, ring: RingFile) -> Callable[[], tuple[int, int]]:
+    """One share of a queue for each host of the container ring, which all nodes see alike: (which is ours, of how many)."""
+    own = {ip for ip, _ in what.addresses}
+
+    def share() -> tuple[int, int]:
+        hosts = sorted({node.replication_ip for node in ring.current().nodes})
+        mine = next((index for index, ip in enumerate(hosts) if ip in own), None)
+        return (0, 0) if mine is None else (mine, len(hosts))
+
+    return share
+
+
+def _check_processes(what: Wanted) -> None:
+    """Raises ConfigError."""
+    if what.options.processes and what.options.process >= what.options.processes:
+        raise ConfigError("expected a number below that of processes", file=what.config.path, section=what.name,
+                          option="process", value=str(what.options.process))
+
+
 def _object_expirer(parts: Parts, what: Wanted) -> Daemon:
     from keelstore.obj.expirer import ObjectExpirer
     from keelstore.obj.expiry_queue import Delays, Share
@@ -215,18 +268,9 @@ def _object_expirer(parts: Parts, what: Wanted) -> Daemon:
     cluster = parts.cluster(what)
     ring = parts.ring(cluster, "container")
     options = what.options
-    if options.processes and options.process >= options.processes:
-        raise ConfigError("expected a number below that of processes", file=what.config.path, section=what.name,
-                          option="process", value=str(options.process))
-    own = {ip for ip, _ in what.addresses}
-
-    def share_of_node() -> Share:
-        """One share for each host of the container ring, which all nodes see alike."""
-        hosts = sorted({node.replication_ip for node in ring.current().nodes})
-        mine = next((index for index, ip in enumerate(hosts) if ip in own), None)
-        return Share() if mine is None else Share(mine, len(hosts))
-
-    share = share_of_node if what.is_node and not options.processes else None
+    _check_processes(what)
+    share_of_node = _share_of_node(what, ring)
+    share = (lambda: Share(*share_of_node())) if what.is_node and not options.processes else None
     return ObjectExpirer(options, parts.world(what), parts.internal_client(what, options.request_tries), ring,
                          cluster.hash_path, parts.backend(what), Delays.parse(what.conf, what.name), share)
 
@@ -239,6 +283,17 @@ def _object_replicator(parts: Parts, what: Wanted) -> Daemon:
     rings = {policy.index: parts.ring(cluster, policy.ring_name) for policy in cluster.policies
              if not policy.stores_fragments}
     return ObjectReplicator(what.options, parts.world(what), rings, cluster, parts.backend(what), addresses)
+
+
+def _object_reconstructor(parts: Parts, what: Wanted) -> Daemon:
+    from keelstore.obj.reconstructor import ObjectReconstructor
+
+    cluster, options = parts.cluster(what), what.options
+    if options.write_legacy_ec_crc is not None:
+        os.environ["LIBERASURECODE_WRITE_LEGACY_CRC"] = "1" if options.write_legacy_ec_crc else "0"
+    addresses = what.addresses or own_addresses(what.config, cluster, "object")
+    rings = {policy.index: parts.ring(cluster, policy.ring_name) for policy in cluster.policies if policy.stores_fragments}
+    return ObjectReconstructor(options, parts.world(what), rings, cluster, parts.backend(what), addresses)
 
 
 def _object_auditor(parts: Parts, what: Wanted) -> Daemon:
@@ -265,6 +320,29 @@ def _container_updater(parts: Parts, what: Wanted) -> Daemon:
                             parts.backend(what))
 
 
+def _container_reconciler(parts: Parts, what: Wanted) -> Daemon:
+    from keelstore.container.reconciler import ContainerReconciler
+
+    cluster, options = parts.cluster(what), what.options
+    _check_processes(what)
+    share = _share_of_node(what, parts.ring(cluster, "container")) if what.is_node and not options.processes else None
+    return ContainerReconciler(options, parts.world(what), parts.internal_client(what, options.request_tries),
+                               parts.rings(cluster), cluster, parts.backend(what), share)
+
+
+def _container_sync(parts: Parts, what: Wanted) -> Daemon:
+    from keelstore.common.sync_realms import Realms
+    from keelstore.container.sync import ContainerSyncer
+    from keelstore.container.sync_remote import Remote
+
+    cluster, options, world = parts.cluster(what), what.options, parts.world(what)
+    addresses = what.addresses or own_addresses(what.config, cluster, "container")
+    realms = Realms(cluster.directory, on_error=lambda text: world.logger.error("%s", text))
+    remote = Remote(options.conn_timeout, options.sync_proxy, world.random.choice)
+    return ContainerSyncer(options, world, parts.internal_client(what, options.request_tries, "symlink"),
+                           parts.ring(cluster, "container"), cluster.hash_path, addresses, realms, remote)
+
+
 def _account_reaper(parts: Parts, what: Wanted) -> Daemon:
     from keelstore.account.reaper import AccountReaper
 
@@ -273,10 +351,49 @@ def _account_reaper(parts: Parts, what: Wanted) -> Daemon:
     return AccountReaper(what.options, parts.world(what), parts.rings(cluster), cluster, parts.backend(what), addresses)
 
 
+def _account_replicator(parts: Parts, what: Wanted) -> Daemon:
+    from keelstore.account.replicator import AccountReplicator
+
+    cluster = parts.cluster(what)
+    addresses = what.addresses or own_addresses(what.config, cluster, "account")
+    return AccountReplicator(what.options, parts.world(what), parts.ring(cluster, "account"), cluster, parts.backend(what),
+                             addresses)
+
+
+def _container_replicator(parts: Parts, what: Wanted) -> Daemon:
+    from keelstore.container.replicator import ContainerReplicator
+
+    cluster = parts.cluster(what)
+    addresses = what.addresses or own_addresses(what.config, cluster, "container")
+    return ContainerReplicator(what.options, parts.world(what), parts.ring(cluster, "container"), cluster,
+                               parts.backend(what), addresses)
+
+
+def _account_auditor(parts: Parts, what: Wanted) -> Daemon:
+    from keelstore.account.auditor import AccountAuditor
+
+    return AccountAuditor(what.options, parts.world(what))
+
+
+def _container_auditor(parts: Parts, what: Wanted) -> Daemon:
+    from keelstore.container.auditor import ContainerAuditor
+
+    return ContainerAuditor(what.options, parts.world(what))
+
+
 DAEMONS = {kind.name: kind for kind in (
+    Kind("account-replicator", "account", "keelstore.account.options:AccountReplicatorOptions", _account_replicator),
+    Kind("account-auditor", "account", "keelstore.account.options:AccountAuditorOptions", _account_auditor),
     Kind("account-reaper", "account", "keelstore.account.options:AccountReaperOptions", _account_reaper),
+    Kind("container-replicator", "container", "keelstore.container.options:ContainerReplicatorOptions",
+         _container_replicator),
+    Kind("container-auditor", "container", "keelstore.container.options:ContainerAuditorOptions", _container_auditor),
     Kind("container-updater", "container", "keelstore.container.options:ContainerUpdaterOptions", _container_updater),
+    Kind("container-reconciler", "container", "keelstore.container.options:ContainerReconcilerOptions",
+         _container_reconciler),
+    Kind("container-sync", "container", "keelstore.container.options:SyncDaemonOptions", _container_sync),
     Kind("object-replicator", "object", "keelstore.obj.options:ObjectReplicatorOptions", _object_replicator),
+    Kind("object-reconstructor", "object", "keelstore.obj.options:ObjectReconstructorOptions", _object_reconstructor),
     Kind("object-auditor", "object", "keelstore.obj.options:ObjectAuditorOptions", _object_auditor),
     Kind("object-updater", "object", "keelstore.obj.options:ObjectUpdaterOptions", _object_updater),
     Kind("object-expirer", "object", "keelstore.obj.options:ObjectExpirerOptions", _object_expirer,

@@ -50,7 +50,7 @@ def _parser(name: str) -> argparse.ArgumentParser:
     parser.add_argument("-d", "--devices", default="", help="only these devices (a,b); one pass")
     parser.add_argument("-p", "--partitions", default="", help="only these partitions (1,2); one pass")
     parser.add_argument("-i", "--policies", default="", help="only these policies, by number (0,1); one pass")
-    parser.add_argument("--processes", default="", help="of the expirer: how many share the queue")
+    parser.add_argument("--processes", default="", help="of expirer and reconciler: how many share the queue")
     parser.add_argument("--process", default="", help="of the expirer: which of them this is, from 0")
     parser.add_argument("--run-dir", help=argparse.SUPPRESS)
     parser.add_argument("--name", help=argparse.SUPPRESS)
@@ -148,16 +148,44 @@ def _failed(text: str) -> int:
     return 1
 
 
+def account_replicator() -> int:
+    return main(name="account-replicator")
+
+
+def account_auditor() -> int:
+    return main(name="account-auditor")
+
+
 def account_reaper() -> int:
     return main(name="account-reaper")
+
+
+def container_replicator() -> int:
+    return main(name="container-replicator")
+
+
+def container_auditor() -> int:
+    return main(name="container-auditor")
 
 
 def container_updater() -> int:
     return main(name="container-updater")
 
 
+def container_reconciler() -> int:
+    return main(name="container-reconciler")
+
+
+def container_sync() -> int:
+    return main(name="container-sync")
+
+
 def object_replicator() -> int:
     return main(name="object-replicator")
+
+
+def object_reconstructor() -> int:
+    return main(name="object-reconstructor")
 
 
 def object_auditor() -> int:

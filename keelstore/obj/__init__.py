@@ -6,7 +6,8 @@ Acting: ``place`` (where an object lives), ``attributes`` (metadata of an open f
 directory), ``hashes`` (suffix hashes), ``writer`` (files put in place, durably), ``reader`` (an open object and its
 body), ``store`` (ObjectStore, of all these), ``updates`` (container updates, expiry queue, async pendings), ``get``,
 ``put``, ``post``, ``delete`` (the verbs), ``server``. ``ssync`` is the protocol that replicates objects.
-Daemons: ``replicator`` (``jobs``: pure, what a partition needs; ``partition_work``, ``rsync``: it is done), ``auditor``
-(``audit``: what is wrong with an object; ``watchers``), ``updater`` (``backlog``, ``update_rows``), ``expirer``
-(``expiry_queue``).
+Daemons: ``partition_daemon`` (what the next two share, as ``peer_hashes`` and ``sessions``), ``replicator`` (``jobs``: pure,
+what a partition needs; ``partition_work``, ``rsync``: it is done), ``reconstructor`` (``fragment_jobs``, ``rebuild_choice``:
+pure; ``fragment_work``; ``rebuild``: a fragment made anew), ``auditor`` (``audit``: what is wrong with an object;
+``watchers``), ``updater`` (``backlog``, ``update_rows``), ``expirer`` (``expiry_queue``).
 """

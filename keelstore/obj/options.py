@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from keelstore.common.daemon_frame import DaemonOptions
-from keelstore.common.options import not_negative, one_of, option, percent, positive
+from keelstore.common.options import count_of_nodes, not_negative, one_of, option, percent, positive
 from keelstore.common.storage_server import StorageServerOptions
 
 DEFAULT_ALLOWED_HEADERS = (
@@ -125,13 +125,26 @@ class ObjectExpirerOptions(DaemonOptions):
 
 
 @dataclass(frozen=True)
-class ObjectReplicatorOptions(DaemonOptions):
-    """Options of ``[object-replicator]``."""
+class PartitionDaemonOptions(DaemonOptions):
+    """Options of the daemons that care for partitions."""
 
     interval: float = option(30.0, "Seconds from the beginning of one pass over all partitions to that of the next; what a "
                                    "server tells of, and what failed for a peer that is back, does not wait for it.",
                              check=positive, names=("interval", "run_pause"))
     concurrency: int = option(4, "Partitions that are worked on at once.", check=positive)
+    http_timeout: float = option(60.0, "Seconds to wait for hashes, and for each line of an SSYNC session.", check=positive)
+    node_timeout: float = option(10.0, "Seconds that a peer may take to accept what is sent.", check=positive)
+    stats_interval: float = option(300.0, "Accepted: the state is shown all the time.", check=positive)
+    ring_check_interval: float = option(15.0, "Seconds between two looks for a new ring.", check=positive)
+    reclaim_age: float = option(604800.0, "Seconds after which a tombstone goes.", check=positive)
+    commit_window: float = option(60.0, "Seconds that a fragment waits for its commit before it may be reclaimed.",
+                                  check=not_negative)
+
+
+@dataclass(frozen=True)
+class ObjectReplicatorOptions(PartitionDaemonOptions):
+    """Options of ``[object-replicator]``."""
+
     replicator_workers: int = option(0, "Accepted: each device has threads of its own.", check=not_negative)
     sync_method: str = option("ssync", "How objects get to other nodes: ssync, or rsync, which needs an rsync daemon there.",
                               check=one_of("ssync", "rsync"))
@@ -141,17 +154,38 @@ class ObjectReplicatorOptions(DaemonOptions):
     rsync_compress: bool = option(False, "Have rsync compress what goes to another region.")
     rsync_module: str = option("{replication_ip}::object", "rsync module of a node; may hold {ip}, {port}, {replication_ip}, "
                                                            "{replication_port}, {region}, {zone}, {device} and {meta}.")
-    http_timeout: float = option(60.0, "Seconds to wait for hashes, and for each line of an SSYNC session.", check=positive)
-    node_timeout: float = option(10.0, "Seconds that a peer may take to accept what is sent.", check=positive)
-    stats_interval: float = option(300.0, "Accepted: the state is shown all the time.", check=positive)
-    ring_check_interval: float = option(15.0, "Seconds between two looks for a new ring.", check=positive)
     handoffs_first: bool = option(False, "Send home what belongs elsewhere, and nothing else as long as there is any.")
     handoff_delete: int | None = option(
         None, "Primaries that must hold an object before a handoff's copy of it goes; auto or 0: all of them. Fewer is for "
               "emergencies: the copy that goes may be needed.", check=not_negative)
-    reclaim_age: float = option(604800.0, "Seconds after which a tombstone goes.", check=positive)
     log_rsync_transfers: bool = option(True, "Log what rsync brought.")
     rsync_error_log_line_length: int = option(0, "Characters of a line about a failed rsync; 0: all.", check=not_negative)
+
+
+@dataclass(frozen=True)
+class ObjectReconstructorOptions(PartitionDaemonOptions):
+    """Options of ``[object-reconstructor]``."""
+
+    reconstructor_workers: int = option(
+        0, "Processes that share the devices, when the daemon runs alone; 0: one does everything. In a node all daemons "
+           "share one process.", check=not_negative)
+    lockup_timeout: float = option(1800.0, "Accepted: every wait has its own limit.", check=positive)
+    handoffs_only: bool = option(False, "Send home what belongs elsewhere, and nothing else. For the time of a rebalance.",
+                                 names=("handoffs_only", "handoffs_first"))
+    rebuild_handoff_node_count: int = option(
+        2, "Handoffs among which those are chosen that get what an unmounted device should hold; below 0: all, 0: none.")
+    max_objects_per_revert: int = option(0, "Objects that go home in one session; 0: all of a partition.",
+                                         check=not_negative)
+    quarantine_threshold: int = option(
+        0, "Fragments of an object that may be left, with nothing known of it on all other nodes, for them to be put aside "
+           "as remains of what was deleted long ago; 0: never.", check=not_negative)
+    quarantine_age: float | None = option(None, "Seconds that such an object must be old; auto: reclaim_age.",
+                                          check=not_negative)
+    request_node_count: str = option(
+        "2 * replicas", "Nodes that are asked for fragments of an object before it is given up: a number, or N * replicas.",
+        check=count_of_nodes)
+    write_legacy_ec_crc: bool | None = option(
+        None, "Write fragments that liberasurecode before 1.6.2 can read, too; auto: as the environment says.")
 
 
 @dataclass(frozen=True)

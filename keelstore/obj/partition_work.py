@@ -10,8 +10,7 @@ from typing import Any, Final
 from keelstore.common import concurrency, fs
 from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.daemon_frame import World
-from keelstore.common.errors import BackendError, LockTimeout
-from keelstore.common.headers import Headers
+from keelstore.common.errors import LockTimeout
 from keelstore.common.peers import Peers
 from keelstore.common.policy import Policy
 from keelstore.common.ring.ring import Node, Ring
@@ -22,14 +21,13 @@ from keelstore.obj.jobs import Job, Kind, RegionGate, differing, missing, remova
 from keelstore.obj.options import ObjectReplicatorOptions
 from keelstore.obj.peer_hashes import SuffixHashes
 from keelstore.obj.rsync import RsyncOptions
+from keelstore.obj.sessions import Sessions
 from keelstore.obj.ssync.listing import objects_of, remove_objects, remove_partition, state_of, suffixes_of
 from keelstore.obj.ssync.sender import Outcome, Sender, Source
 from keelstore.obj.store import ObjectStore
 
 LOCK_S: Final = 0.2  # a partition that somebody receives into is not sent home now
 LISTING_CYCLE: Final = 10  # in one of so many passes a partition's suffixes are listed anew
-MAX_PAUSE_S: Final = 5.0
-SESSIONS: Final = 2  # at once with one server; it has few places, and others come, too
 
 
 @dataclass
@@ -69,9 +67,9 @@ class PartitionWork:
     def __init__(self, given: Collaborators):
         self._given, self._store, self._log = given, given.store, given.log
         self.cycle = given.world.random.randrange(LISTING_CYCLE)
-        self.objects_sent = self.bytes_sent = self.objects_removed = 0
+        self.objects_removed = 0
         self._suffix_hashes = SuffixHashes(self._store, given.peers, self._log, given.world, given.options.http_timeout)
-        self._talking: dict[object, concurrency.Semaphore] = {}
+        self.sessions = Sessions(given.peers, given.throttle, self._log, given.world.clock, given.options.conn_timeout * 4)
 
     def carry_out(self, job: Job, policy: Policy, device_path: str, ring: Ring) -> Result:
         """Do a job. Raises OSError when the device cannot be read."""
@@ -211,43 +209,14 @@ class PartitionWork:
     # -- bringing ------------------------------------------------------------------------------------------------------
 
     def _bring(self, job: Job, source: Source, node: Node, suffixes: Sequence[str], check_only: bool = False) -> Outcome:
-        """Bring suffixes of a partition to a peer, by the method that is set; one session at a time with each device."""
-        if self._given.peers.is_down(node.replication_address):
-            return Outcome(node, reason="is down")
-        place = self._talking.setdefault(node.key, concurrency.Semaphore())
-        server = self._talking.setdefault(node.replication_address, concurrency.Semaphore(SESSIONS))
-        with place, server:
+        """Bring suffixes of a partition to a peer, by the method that is set."""
+
+        def session() -> Outcome:
             if self._given.options.sync_method == "rsync":
-                outcome = self._by_rsync(job, source, node, suffixes)
-            else:
-                outcome = self._given.sender.sync(source, node, suffixes, check_only=check_only,
-                                                  ring_version=job.ring_version)
-            if outcome.sent:
-                self._pause(node, outcome)
-        self.objects_sent += outcome.sent
-        self.bytes_sent += outcome.sent_bytes
-        if not outcome.is_success:
-            level = logging.INFO if outcome.status == 503 else logging.WARNING
-            self._log.log(level, "partition %d of %s cannot be brought to %s: %s", job.partition, job.device, node.key,
-                          outcome.reason)
-            if not outcome.status:
-                self._is_there(node)
-        return outcome
+                return self._by_rsync(job, source, node, suffixes)
+            return self._given.sender.sync(source, node, suffixes, check_only=check_only, ring_version=job.ring_version)
 
-    def _is_there(self, node: Node) -> None:
-        """Ask a peer that broke off whether it is there at all, so that ``peers`` knows."""
-        try:
-            self._given.peers.call(node.replication_address, "OPTIONS", "/", Headers(),
-                                   timeout_s=self._given.options.conn_timeout * 4).drain()
-        except BackendError:
-            pass
-
-    def _pause(self, node: Node, outcome: Outcome) -> None:
-        """A peer whose writes take longer than they do in peace has clients to serve: leave it half of the time."""
-        throttle = self._given.throttle
-        throttle.note(node.key, outcome.took_s / outcome.sent, self._given.world.clock())
-        if throttle.allowed(node.key) < throttle.most:
-            concurrency.sleep(min(outcome.took_s, MAX_PAUSE_S))
+        return self.sessions.run(node, f"partition {job.partition} of {job.device}", session)
 
     def _by_rsync(self, job: Job, source: Source, node: Node, suffixes: Sequence[str]) -> Outcome:
         """rsync says success when every file is there, by its name: so that is what was proven of each object."""

@@ -25,7 +25,7 @@ from keelstore.obj.place import Place
 from keelstore.obj.post import post
 from keelstore.obj.put import Put
 from keelstore.obj.reader import Validation
-from keelstore.obj.request import AllowedHeaders, check_partition
+from keelstore.obj.request import REBUILD_NOW, AllowedHeaders, check_partition
 from keelstore.obj.ssync.receiver import ssync
 from keelstore.obj.store import ObjectStore
 from keelstore.obj.updates import ContainerUpdater
@@ -169,6 +169,8 @@ class ObjectServer(StorageServer):
         if names.account:
             suffixes = [suffix for suffix in names.account.split("-") if is_suffix(suffix)]
             self.store.invalidate(names.device, device_path, policy, names.partition, suffixes)
+            if request.is_true_header(REBUILD_NOW):
+                events.hint_change(events.PARTITION, device_path, str(policy.index), names.partition)
             found = None
         else:
             found = self.store.hashes(names.device, device_path, policy, names.partition)

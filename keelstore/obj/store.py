@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from keelstore.common import fs
+from keelstore.common import events, fs
 from keelstore.common.concurrency import on_disk, on_disk_thread
 from keelstore.common.errors import (
     ObjectCollision,
@@ -262,6 +262,9 @@ class ObjectStore:
                     break
         if target:
             self.log.error("quarantined %s to %s: %s", directory, target, reason)
+            if events.is_heard():
+                events.hint_change(events.LOST, device_path, datadir.partition("-")[2] or "0",
+                                   os.path.basename(os.path.dirname(suffix)), os.path.basename(suffix))
         return target
 
     # -- writing -------------------------------------------------------------------------------------------------------

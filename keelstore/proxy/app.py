@@ -21,7 +21,7 @@ from keelstore.common.info import ContainerInfo, container_info
 from keelstore.common.limits import is_valid_text
 from keelstore.common.mime import content_types
 from keelstore.common.names import reserved_problem
-from keelstore.common.options import parse
+from keelstore.common.options import node_count, parse
 from keelstore.common.paste_config import read_config
 from keelstore.common.policy import Policy
 from keelstore.common.registry import register_info
@@ -40,7 +40,6 @@ from keelstore.proxy.options import (
     PolicyOptions,
     ProxyOptions,
     lower_set,
-    node_count,
     policy_options,
     read_affinity,
 )

@@ -13,6 +13,7 @@ from keelstore.common.http import Response
 from keelstore.common.info import ContainerInfo
 from keelstore.common.limits import check_metadata, check_name_length, check_size, is_utf8
 from keelstore.common.names import quoted, visible_name
+from keelstore.common.options import node_count
 from keelstore.common.policy import ErasureCodingPolicy, Policy
 from keelstore.common.quorum import quorum_size
 from keelstore.common.timestamp import normalize_delete_at
@@ -21,7 +22,7 @@ from keelstore.proxy.account import stagger_s
 from keelstore.proxy.body import with_resume
 from keelstore.proxy.container import host_of
 from keelstore.proxy.fanout import Answer, outcome, to_quorum
-from keelstore.proxy.options import node_count, write_affinity
+from keelstore.proxy.options import write_affinity
 from keelstore.proxy.placement import Nodes, order_for_delete, order_for_write, share_updates, updates_needed
 from keelstore.proxy.reader import Reading, Target
 from keelstore.proxy.request import ProxyRequest, Verb, allow_header, common_headers

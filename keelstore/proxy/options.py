@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from keelstore.common.errors import ConfigError
-from keelstore.common.options import not_negative, one_of, option, parse, percent, positive
+from keelstore.common.options import count_of_nodes, not_negative, one_of, option, parse, percent, positive
 from keelstore.common.policy import Policies
 
 log = logging.getLogger("keelstore.config")
@@ -21,21 +21,8 @@ OWNER_HEADERS: Final = (
     "x-container-meta-temp-url-key-2", "x-account-access-control",
 )  # fmt: skip
 
-_COUNT = re.compile(r"\A\s*([0-9]+)\s*(?:\*\s*replicas\s*)?\Z")
 _READ_MATCH = re.compile(r"\Ar([0-9]+)(?:z([0-9]+))?=([0-9]+)\Z")
 _WRITE_MATCH = re.compile(r"\Ar([0-9]+)(?:z([0-9]+))?\Z")
-
-
-def _count_check(text: str) -> str | None:
-    found = _COUNT.match(text)
-    return None if found and int(found[1]) > 0 else "a number, or such as 2 * replicas"
-
-
-def node_count(text: str, replicas: int) -> int:
-    """What ``3`` or ``2 * replicas`` means for a ring of so many replicas."""
-    found = _COUNT.match(text)
-    assert found, text  # checked when parsed
-    return int(found[1]) * (replicas if "*" in text else 1)
 
 
 def _read_affinity_check(text: str) -> str | None:
@@ -71,7 +58,7 @@ class PolicyOptions:
     write_affinity: str = option("", "Regions and zones that take new objects first, such as r1, r2z2.",
                                  check=_write_affinity_check)
     write_affinity_node_count: str = option("2 * replicas", "Nodes of write_affinity that are tried before others.",
-                                            check=_count_check)
+                                            check=count_of_nodes)
     write_affinity_handoff_delete_count: int | None = option(
         None, "Local handoffs that also get a DELETE when write_affinity is set; auto: replicas minus local primaries.")
     rebalance_missing_suppression_count: int = option(
@@ -135,7 +122,7 @@ class ProxyOptions(PolicyOptions):
     max_containers_whitelist: tuple[str, ...] = option((), "Accounts that max_containers_per_account exempts.")
     deny_host_headers: tuple[str, ...] = option((), "Host names that are refused.")
     timing_expiry: float = option(300.0, "For timing: seconds until a measured time is forgotten.", check=positive)
-    request_node_count: str = option("2 * replicas", "Nodes that a request may be tried on.", check=_count_check)
+    request_node_count: str = option("2 * replicas", "Nodes that a request may be tried on.", check=count_of_nodes)
     swift_owner_headers: tuple[str, ...] = option(OWNER_HEADERS, "Headers that only an account's owner may see or set.")
     write_legacy_ec_crc: bool | None = option(None, "Write fragments that old versions can read; empty: as built.")
     allow_open_expired: bool = option(False, "Let X-Open-Expired requests see expired objects not yet reaped.")

@@ -12,7 +12,8 @@ from keelstore.common.errors import StorageError
 from keelstore.obj import hashes
 from keelstore.obj.fileset import FileSet, resolve
 from keelstore.obj.hashdir import DAMAGED_DIRECTORY, Rules, clean, parse_names
-from keelstore.obj.layout import is_hash, is_suffix, is_temporary
+from keelstore.obj.layout import DATA, DURABLE, META, attrs_name, is_hash, is_suffix, is_temporary
+from keelstore.obj.ssync.protocol import Part, select
 
 log = logging.getLogger("keelstore.obj")
 
@@ -84,13 +85,57 @@ def remove_objects(partition_path: str, proven: Mapping[str, FileSet], rules: Ru
             continue
         removed += 1
         suffixes.add(name_hash[-3:])
+    _note_changed(partition_path, suffixes)
+    return removed
+
+
+def remove_fragments(partition_path: str, part: Part, proven: Mapping[str, FileSet], rules: Rules, now: float) -> int:
+    """As :func:`remove_objects`, of what ``protocol.select`` chose of each directory for ``part``: one fragment (or the
+    tombstone), and metadata only when no data is left that it could belong to. How many. Blocks.
+
+    A fragment that is not durable and was written within the commit window stays: its commit may be on the way here.
+    """
+    removed = 0
+    suffixes = set()
+    for name_hash, was in proven.items():
+        directory = f"{partition_path}/{name_hash[-3:]}/{name_hash}"
+        try:
+            files = parse_names(os.listdir(directory), directory, rules.fragments)
+            fragment = was.data.fragment if was.data else None
+            chosen = select(resolve(files, stores_fragments=True), part, fragment)
+            if chosen is None or state_of(chosen) != state_of(was) or _name(chosen) != _name(was):
+                continue
+            path = f"{directory}/{_name(was)}"
+            if part is Part.WAITING and now - os.stat(path).st_mtime < rules.commit_window_s:
+                continue
+            fs.remove_file(path)
+            if was.data is not None:
+                fs.remove_file(f"{directory}/{attrs_name(was.data.timestamp, fragment)}")
+                if not any(file.kind == DATA and file.name != was.data.name for file in files):
+                    for file in files:
+                        if file.kind in (META, DURABLE):
+                            fs.remove_file(f"{directory}/{file.name}")
+            fs.remove_directory(directory)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        removed += 1
+        suffixes.add(name_hash[-3:])
+    _note_changed(partition_path, suffixes)
+    return removed
+
+
+def _name(found: FileSet) -> str:
+    chosen = found.data or found.tombstone
+    return chosen.name if chosen else ""
+
+
+def _note_changed(partition_path: str, suffixes: set[str]) -> None:
     for suffix in suffixes:
         try:
             hashes.invalidate(partition_path, suffix)
             fs.remove_directory(f"{partition_path}/{suffix}")
         except (OSError, StorageError) as error:
             log.warning("%s/%s: %s", partition_path, suffix, error)
-    return removed
 
 
 def state_of(found: FileSet) -> tuple[object, ...]:

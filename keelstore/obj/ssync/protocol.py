@@ -242,11 +242,11 @@ def decode_request(line: bytes) -> tuple[str, str]:
 
 def decode_header(line: bytes) -> tuple[str, str]:
     """Name and wire string. Raises SsyncError."""
-    name, colon, value = line.rstrip(b"\r\n").decode("latin-1").partition(":")
-    name = name.strip().lower()
+    octets, colon, value = line.rstrip(b"\r\n").partition(b":")
+    name = octets.strip().lower()  # of octets: only ASCII letters have a case, and only ASCII is blank
     if not colon or not name:
         raise SsyncError(f"not a header: {line[:120]!r}")
-    return name, value.strip(" \t")
+    return name.decode("latin-1"), value.strip(b" \t").decode("latin-1")
 
 
 def replicated_headers(names: Iterable[str]) -> str:

@@ -1,9 +1,9 @@
 import pytest
 
 from keelstore.common.errors import ConfigError
-from keelstore.common.options import parse
+from keelstore.common.options import node_count, parse
 from keelstore.common.policy import Policies, ReplicationPolicy
-from keelstore.proxy.options import ProxyOptions, node_count, policy_options, read_affinity, write_affinity
+from keelstore.proxy.options import ProxyOptions, policy_options, read_affinity, write_affinity
 
 POLICIES = Policies.of([ReplicationPolicy(0, "gold", is_default=True), ReplicationPolicy(1, "silver")])
 
