@@ -10,13 +10,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from keelstore.account.options import AccountReaperOptions
+from keelstore.account.auditor import AccountAuditor
+from keelstore.account.options import AccountAuditorOptions, AccountReaperOptions, AccountReplicatorOptions
 from keelstore.account.reaper import AccountReaper
+from keelstore.account.replicator import AccountReplicator
 from keelstore.common.daemon_frame import World
 from keelstore.common.internal import InternalClient
 from keelstore.common.recon_cache import ReconCache
-from keelstore.container.options import ContainerReconcilerOptions, ContainerUpdaterOptions
+from keelstore.container.auditor import ContainerAuditor
+from keelstore.container.options import (
+    ContainerAuditorOptions,
+    ContainerReconcilerOptions,
+    ContainerReplicatorOptions,
+    ContainerUpdaterOptions,
+)
 from keelstore.container.reconciler import ContainerReconciler
+from keelstore.container.replicator import ContainerReplicator
 from keelstore.container.updater import ContainerUpdater
 from keelstore.obj.expirer import ObjectExpirer
 from keelstore.obj.options import ObjectExpirerOptions, ObjectUpdaterOptions
@@ -63,6 +72,20 @@ class Daemons:
         options = {"containers_per_second": 0, **options}
         return ContainerUpdater(self._options(ContainerUpdaterOptions, node, **options), self.world(node), proxy.rings.account,
                                 proxy.cluster.hash_path, proxy.backend)
+
+    def replicator(self, kind: str, node: int = 0, **options: Any) -> AccountReplicator | ContainerReplicator:
+        """Of ``account`` or ``container``."""
+        proxy = self.cluster.proxy
+        cls, options_cls = {"account": (AccountReplicator, AccountReplicatorOptions),
+                            "container": (ContainerReplicator, ContainerReplicatorOptions)}[kind]  # fmt: skip
+        options = {"databases_per_second": 0, "fallocate_reserve": "0", **options}
+        return cls(self._options(options_cls, node, **options), self.world(node), getattr(proxy.rings, kind), proxy.cluster,
+                   proxy.backend, [(self.cluster.ip, self.cluster.port(kind, node))])
+
+    def auditor(self, kind: str, node: int = 0, **options: Any) -> AccountAuditor | ContainerAuditor:
+        if kind == "account":
+            return AccountAuditor(self._options(AccountAuditorOptions, node, accounts_per_second=0, **options), self.world(node))
+        return ContainerAuditor(self._options(ContainerAuditorOptions, node, containers_per_second=0, **options), self.world(node))
 
     def reaper(self, node: int = 0, **options: Any) -> AccountReaper:
         proxy = self.cluster.proxy
