@@ -38,6 +38,15 @@ def source_timestamp(headers: Headers) -> Timestamp:
     return ZERO
 
 
+def _metadata_timestamp(headers: Headers) -> Timestamp:
+    """When data or metadata of an object were written last, as its server has it."""
+    value = dict.get(headers, "X-Backend-Timestamp")
+    try:
+        return ZERO if value is None else Timestamp(value)
+    except ValueError:
+        return ZERO
+
+
 def _drop(response: Response) -> None:
     """Read an answer that nobody needs to its end; what breaks then does not matter."""
     with contextlib.suppress(*FAILURES):
@@ -136,7 +145,9 @@ class Reading:
             response.close()
             return False
         if self.source is not None:
-            if when <= self._source_time:
+            # Of the same data the newest metadata: a device may have missed a POST.
+            best = self._source_time, _metadata_timestamp(self.source[1].headers)
+            if (when, _metadata_timestamp(response.headers)) <= best:
                 response.close()
                 return True
             self.source[1].close()

@@ -432,6 +432,31 @@ def test_reclaim_forgets_old_tombstones_only(broker):
     assert broker.read(lambda c: broker.sync_point(c, "remote")) == -1
 
 
+def test_case_X11_reclaim_lets_others_write_between_its_pages(broker, monkeypatch):
+    monkeypatch.setattr("keelstore.common.broker.RECLAIM_ROWS", 10)
+    for number in range(45):
+        broker.delete_object(f"old{number:02}", "1700000001.00000", 0)
+    broker.merge_pending()
+    steps, real = [], broker.write
+
+    def write(step, *args, **kwargs):
+        """Each transaction is short, and somebody else's comes between two of them."""
+        before = broker.read(lambda c: c.execute("SELECT COUNT(*) FROM object WHERE name LIKE 'old%'").fetchone()[0])
+        result = real(step, *args, **kwargs)
+        after = broker.read(lambda c: c.execute("SELECT COUNT(*) FROM object WHERE name LIKE 'old%'").fetchone()[0])
+        steps.append(before - after)
+        put(broker, f"meanwhile{len(steps)}")
+        return result
+
+    monkeypatch.setattr(broker, "write", write)
+    assert broker.reclaim("1700000500.00000", "1700000500.00000") == 45
+    assert max(steps) <= 10 and sum(steps) == 45
+    names = broker.read(lambda c: [row[0] for row in c.execute("SELECT name FROM object")])
+    assert names and all(name.startswith("meanwhile") for name in names)
+
+
+
+
 def test_a_sync_point_never_goes_back(broker):
     for point in (5, 9, 7):
         broker.write(lambda c, point=point: broker.merge_sync_points(c, [("r", point)]))

@@ -87,6 +87,22 @@ def test_values_expire(clock):
     assert [cache.get(key) for key in "abc"] == [None, None, 3]
 
 
+def test_case_X17_what_expires_is_replaced_not_broken(clock):
+    """Many keys in few places, each expired and set again time after time: every answer is the last value or a miss."""
+    cache = EmbeddedCache(32, 256, clock)
+    for turn in range(30):
+        for number in range(60):
+            key = f"key {number}"
+            assert cache.get(key) in (None, [number, turn - 1])
+            cache.set(key, [number, turn], 5 if number % 2 else 500)
+            assert cache.get(key) == [number, turn]
+            clock.now += 0.2 if number % 3 else 3
+        cache.delete(f"key {turn}")
+        assert cache.get(f"key {turn}") is None
+
+
+
+
 def test_incr_starts_at_delta_and_stays_above_zero(clock):
     cache = EmbeddedCache(64, 256, clock)
     assert cache.incr("n", 5, 10) == 5

@@ -237,7 +237,7 @@ def test_metadata_without_data_goes_when_it_is_old():
     assert expendable_names("1.meta", NOW + 1001) == {"1.meta"}
 
 
-def test_fragment_written_just_now_with_an_old_time_stays_for_its_commit():
+def test_case_X15_a_fragment_written_just_now_with_an_old_time_stays_for_its_commit():
     now = NOW + 5000
     assert expendable_names("1#0.data", now, 6, mtime=now - 59) == set()
     assert expendable_names("1#0.data", now, 6, mtime=now - 61) == {"1#0.data"}

@@ -15,6 +15,7 @@ import pytest
 from keelstore.common import concurrency, events, fs
 from keelstore.common.backend import serve_locally
 from keelstore.common.daemon_frame import ALL, Selection, World
+from keelstore.common.headers import Headers
 from keelstore.common.recon_cache import ReconCache
 from keelstore.common.ring.ring import Node
 from keelstore.common.timestamp import Timestamp
@@ -398,3 +399,55 @@ def test_a_server_tells_of_what_it_took_for_another(cluster: Replicated) -> None
                 pass
     finally:
         channel.close()
+
+
+def headers_of(cluster: Replicated, node: Node, name: str) -> dict[str, str]:
+    """What a HEAD of a node itself shows of an object."""
+    path = f"/{node.device}/{cluster.part(name)}/a/c/{name}"
+    answer = cluster.cluster.proxy.backend.call(node.address, "HEAD", path, Headers({"X-Backend-Storage-Policy-Index": "0"}))
+    assert answer.status == 200, (node.device, answer.status)
+    return {key: value for key, value in answer.headers.items() if key not in ("Date", "X-Trans-Id", "X-Openstack-Request-Id")}
+
+
+def test_case_C16_metadata_beyond_ascii_is_the_same_on_every_replica(cluster: Replicated) -> None:
+    """As wire octets: of an object that a handoff took, of one written anew by POST, and of one that an emptied disk gets back."""
+    name, wire = "schl\u00fcssel \u65e5\u672c", "\u00e6\u0097\u00a5\u00e6\u009c\u00ac caf\u00c3\u00a9"
+    path = f"/v1/a/c/{name}"
+    primaries, handoffs = cluster.nodes(name)
+    cluster.cluster.stop(primaries[0].address)
+    assert cluster.put(name, **{"X-Object-Meta-Name": wire, "X-Object-Meta-\u00c3\u00a9": "x", "Content-Disposition": f"inline; filename={wire}"}) == 201
+    cluster.cluster.start(primaries[0].address)
+    held = next(node for node in (*primaries, *handoffs) if node.device in cluster.holders(name))
+    before = headers_of(cluster, held, name)
+    assert before["X-Object-Meta-Name"] == wire
+    cluster.run_all()
+    assert cluster.holders(name) == {node.device for node in primaries}
+    for node in primaries:
+        assert headers_of(cluster, node, name) == before
+    cluster.cluster.stop(primaries[1].address)
+    assert cluster.cluster.ask("POST", path, {"X-Object-Meta-Name": wire[::-1], "Content-Type": f"text/{wire}"}).status == 202
+    cluster.cluster.start(primaries[1].address)
+    cluster.empty(primaries[2].device)
+    cluster.run_all()
+    posted = headers_of(cluster, primaries[0], name)
+    assert posted["X-Object-Meta-Name"] == wire[::-1]
+    for node in primaries:
+        assert headers_of(cluster, node, name) == posted
+    assert cluster.cluster.ask("HEAD", path).headers["X-Object-Meta-Name"] == wire[::-1]
+
+
+def test_case_X18_a_handoff_keeps_what_a_full_disk_will_not_take(cluster: Replicated, monkeypatch: pytest.MonkeyPatch) -> None:
+    primaries, _ = cluster.nodes("o")
+    cluster.cluster.stop(primaries[0].address)
+    assert cluster.put("o") == 201
+    cluster.cluster.start(primaries[0].address)
+    holders = cluster.holders("o")
+    assert primaries[0].device not in holders
+    store = cluster.cluster.apps[primaries[0].address].store
+    monkeypatch.setattr(store, "reserve", fs.Reserve.parse("100%"))
+    cluster.run_all(times=2)
+    assert cluster.holders("o") == holders, "nothing was removed, nothing was written beyond the reserve"
+    assert cluster.cluster.ask("GET", "/v1/a/c/o").body == b"body"
+    monkeypatch.undo()
+    cluster.run_all()
+    assert cluster.holders("o") == {node.device for node in primaries}

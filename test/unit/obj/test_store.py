@@ -474,6 +474,19 @@ def test_part_of_wrong_content_is_not_checked(box):
     assert quarantined(box) == []
 
 
+@pytest.mark.parametrize(("start", "stop"), [(0, 100), (30, 60), (99, 100)])
+def test_case_X09_only_the_range_that_was_read_leaves_the_page_cache(box, monkeypatch, start, stop):
+    place = box.put(body=bytes(range(100)))
+    dropped = []
+    monkeypatch.setattr("keelstore.obj.reader.fs.drop_cache", lambda fd, offset, length: dropped.append((offset, length)))
+    for keep in (True, False):
+        body = box.store.open(place).body(start, stop, Validation(), chunk_size=16, keep_cache=keep)
+        assert b"".join(body) == bytes(range(start, stop))
+    assert dropped == [(start, stop - start)]
+
+
+
+
 def test_file_that_ends_early_breaks_the_body(box):
     place = box.put(body=b"x" * 100)
     stored = box.store.open(place)

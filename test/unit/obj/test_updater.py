@@ -7,9 +7,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
+from keelstore.common.daemon_frame import ALL
 from keelstore.common.headers import Headers
 from keelstore.common.http import Response
 from keelstore.obj.updates import decode_pending, encode_pending
@@ -273,3 +275,64 @@ def test_more_than_there_is_room_for_is_sent_all_the_same(cluster: InProcessClus
         updater.run_once()
     assert pendings(cluster) == []
     assert listed(cluster, cluster.primaries("container", "/a/c")[0]) == [f"o{number:02}" for number in range(12)]
+
+
+def test_case_X10_what_cannot_be_sent_holds_up_nothing_else(cluster: InProcessCluster, daemons: Daemons) -> None:
+    """Neither in the first pass of an updater that was just started, nor when a file is gone by the time it is its turn."""
+    other = next(name for name in map(str, range(1000))
+                 if not {node.address for node in cluster.primaries("container", f"/a/{name}")} >= {node.address for node in cluster.primaries("container", "/a/c")})
+    cluster.ask("PUT", f"/v1/a/{other}")
+    cluster.ask("HEAD", f"/v1/a/{other}")
+    addresses = {node.address for name in ("c", other) for node in cluster.primaries("container", f"/a/{name}")}
+    for address in addresses:
+        cluster.stop(address)
+    put(cluster, *(f"stuck {number}" for number in range(20)))
+    assert cluster.ask("PUT", f"/v1/a/{other}/free", body=b"x").status == 201
+    stuck = {node.address for node in cluster.primaries("container", "/a/c")}
+    for address in addresses - stuck:
+        cluster.start(address)
+    free = [node for node in cluster.primaries("container", f"/a/{other}") if node.address not in stuck]
+    assert free
+    for _ in range(2):  # each time a new updater, as after a restart
+        run_all(daemons)
+        assert [listed(cluster, node, f"a/{other}") for node in free] == [["free"]] * len(free)
+    for address in stuck:
+        cluster.start(address)
+    for number in daemons.nodes:
+        updater = daemons.object_updater(number)
+        jobs = list(updater.plan(ALL))
+        for path in pendings(cluster):
+            if path.is_relative_to(cluster.devices(number)):
+                path.unlink()  # another updater was faster
+        assert all(updater.carry_out(job) for job in jobs)
+        assert updater.counts["quarantines"] == updater.counts["errors"] == updater.counts["failures"] == 0
+    assert pendings(cluster) == []
+
+
+def test_case_C15_an_update_for_a_shard_beyond_ascii_is_not_lost(cluster: InProcessCluster, daemons: Daemons) -> None:
+    """The root tells where its row belongs, percent-encoded; nothing of the names is ASCII."""
+    root, shard, name = "ключ", "осколок 日本", "ключ/日本 %20"
+    for container in (root, shard):
+        cluster.ask("PUT", f"/v1/a/{container}")
+        cluster.ask("HEAD", f"/v1/a/{container}")
+    nodes = cluster.primaries("container", f"/a/{root}")
+    for node in nodes:
+        cluster.stop(node.address)
+    assert cluster.ask("PUT", f"/v1/a/{root}/{name}", body=b"x").status == 201
+    for node in nodes:
+        cluster.start(node.address)
+    real = cluster.proxy.backend.call
+
+    def call(address: Any, method: str, path: str, *args: Any, **kwargs: Any) -> Response:
+        if path.endswith(f"/a/{root}/{name}"):
+            return Response(301, {"Location": f"/a/{quote(shard)}/{quote(name)}", "X-Backend-Location-Is-Quoted": "true",
+                                  "X-Backend-Redirect-Timestamp": "0000000009.00000"}, b"")
+        return real(address, method, path, *args, **kwargs)
+
+    for number in daemons.nodes:
+        updater = daemons.object_updater(number)
+        updater.peers._backend = type("Redirecting", (), {"call": staticmethod(call)})
+        updater.run_once()
+        assert updater.counts["quarantines"] == updater.counts["failures"] == 0
+    assert pendings(cluster) == []
+    assert listed(cluster, cluster.primaries("container", f"/a/{shard}")[0], f"a/{shard}") == [name]

@@ -490,3 +490,24 @@ def test_a_frozen_node_is_hedged(tmp_path):
         never.set()
     finally:
         cluster.close()
+
+
+@pytest.mark.parametrize("missed", [1, 2])
+def test_case_X14_a_post_that_some_devices_missed_leaves_the_object_whole(cluster, missed):
+    """Fragments of one object with metadata of different times: they are read together, with the newest metadata that is known to the answer."""
+    body = octets(200_000)
+    assert cluster.ask("PUT", PATH, {"X-Object-Meta-A": "old"}, body=body).status == 201
+    away = [cluster.device_path(device) for device in devices_of(cluster)[:missed]]
+    for path in away:
+        path.rename(path.with_name(f"{path.name}-away"))
+    assert cluster.ask("POST", PATH, {"X-Object-Meta-A": "new"}).status == 202
+    for path in away:
+        path.with_name(f"{path.name}-away").rename(path)
+    cluster.proxy.health._errors.clear()
+    for _ in range(8):  # whatever the order in which they answer
+        answer = cluster.ask("GET", PATH)
+        assert (answer.status, answer.body) == (200, body)
+        assert answer.headers["X-Object-Meta-A"] in ("old", "new")
+        assert cluster.ask("GET", PATH, {"Range": "bytes=70000-140000"}).body == body[70000:140001]
+        assert cluster.ask("HEAD", PATH, {"X-Newest": "true"}).headers["X-Object-Meta-A"] == "new"
+        assert cluster.ask("GET", PATH, {"X-Newest": "true"}).headers["X-Object-Meta-A"] == "new"

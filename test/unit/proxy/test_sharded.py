@@ -1,5 +1,5 @@
 import json
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, quote
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -126,3 +126,19 @@ def test_rows_go_to_the_shard():
 def test_what_is_no_list_of_shards(body):
     with pytest.raises(ValueError):  # noqa: PT011 - any; the caller answers 503
         parse_namespaces(body)
+
+
+def test_case_C15_rows_beyond_ascii_go_to_the_shard():
+    """A PUT into a sharded container: what the object server is told of the shard is percent-encoded, and says the same names."""
+    root, shard, name = "/v1/AUTH_a/ключ", ".shards_AUTH_a/осколок 日本", "ключ/日本"
+    proxy = Proxy()
+    proxy.backend.container_headers["X-Backend-Sharding-State"] = "sharded"
+    body = json.dumps([{"name": shard, "lower": "", "upper": ""}]).encode()
+    proxy.backend.rules.append(lambda call: (200, {"X-Backend-Record-Type": "shard"}, body)
+                               if call.kind == "container" and call.method == "GET" else None)
+    proxy.backend.rules.append(lambda call: 201 if call.method == "PUT" else None)
+    assert proxy.ask("PUT", f"{root}/{name}", body=b"x").status == 201
+    sent = proxy.sent("object", "PUT")[0].headers
+    assert sent["X-Backend-Quoted-Container-Path"] == quote(shard)
+    assert all(value.isascii() for key, value in sent.items() if key.startswith(("X-Container", "X-Backend-Quoted")))
+    assert parse_qs(proxy.sent("container", "GET")[0].query)["includes"] == [name]
