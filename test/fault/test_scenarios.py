@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
+import signal
+import socket
 import sqlite3
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -243,6 +246,84 @@ def test_scenario_60_post_with_mixed_answers_is_503(site: Peers, account: Accoun
     until(lambda: thing.ask(thing.primaries[0]).status == 200, "the primary serves the old data")
     statuses = {account.post(*thing.names[1:], headers={"X-Object-Meta-A": "1"}).status for _ in range(3)}
     assert statuses == {503}  # never 404 on doubt: one of them has it
+
+
+def test_case_C08_a_post_at_once_after_a_primary_is_back_never_says_404(site: Peers, account: Account, made: str) -> None:
+    thing = an_object(site, account, made)
+    for number in range(4):
+        away = thing.sites[number % 3]
+        thing.stop(away)
+        name = f"{thing.names[2]}-{number}"
+        account.put(made, name, body=b"VERIFY").expect(201)
+        thing.start(away)
+        for turn in range(5):  # at once, while nothing has repaired it yet
+            assert account.post(made, name, headers={"X-Object-Meta-Turn": str(turn)}).status in (202, 503)
+        until(lambda: account.post(made, name, headers={"X-Object-Meta-Turn": "last"}).expect(202), "the POST is accepted")  # noqa: B023 - it runs now
+        assert account.head(made, name, headers={"X-Newest": "true"}).headers["X-Object-Meta-Turn"] == "last"
+
+
+@contextmanager
+def silent(site: Peers, *sites: int, kind: str = "object") -> Iterator[None]:
+    """Servers that accept connections and then say nothing."""
+    pids = [site.running[kind, site.ports[number][kind]].pid for number in sites]
+    for pid in pids:
+        os.killpg(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.killpg(pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("how", ["down", "silent"])
+def test_case_C26_what_only_primaries_that_do_not_answer_have_is_not_said_to_be_gone(site: Peers, account: Account, made: str, how: str) -> None:
+    """All primaries fail, the handoff answers 404: 503, and nobody remembers an absence."""
+    thing = an_object(site, account, made)
+    account.put(*thing.names[1:], body=b"VERIFY").expect(201)
+    if how == "down":
+        thing.stop(*thing.sites)
+        away: Any = nullcontext()
+    else:
+        away = silent(site, *thing.sites)
+    with away:
+        assert thing.ask(thing.handoffs[0]).status == 404
+        account.get(*thing.names[1:]).expect(503)
+    thing.start(*thing.sites)
+    until(lambda: account.get(*thing.names[1:]).expect(200).body == b"VERIFY", "it is read as soon as they answer", 5)
+
+
+@contextmanager
+def black_hole(host: str, port: int) -> Iterator[None]:
+    """A port whose packets are dropped: nobody accepts, and the queue is full, so that the kernel does not answer a SYN any more."""
+    with socket.socket() as listener, ExitStack() as stack:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(0)
+        for _ in range(8):
+            sock = stack.enter_context(socket.socket())
+            sock.setblocking(False)
+            sock.connect_ex((host, port))
+        with pytest.raises(TimeoutError), socket.create_connection((host, port), timeout=0.5):
+            pass
+        yield
+
+
+def test_case_X19_a_server_whose_packets_are_dropped_hangs_nothing(site: Peers, account: Account, made: str) -> None:
+    """A machine without power answers no SYN and sends no RST: each attempt costs a bounded wait, then it is left alone."""
+    thing = an_object(site, account, made)
+    account.put(*thing.names[1:], body=b"VERIFY").expect(201)
+    away = thing.sites[0]
+    thing.stop(away)
+    with black_hole("127.0.0.1", site.ports[away]["object"]):
+        for number in range(3):
+            start = time.monotonic()
+            assert account.get(*thing.names[1:]).expect(200).body == b"VERIFY"
+            account.put(made, f"{thing.names[2]}-{number}", body=b"x" * number * 100_000).expect(201)
+            account.post(*thing.names[1:], headers={"X-Object-Meta-A": str(number)}).expect(202)
+            account.delete(made, f"{thing.names[2]}-{number}").expect(204)
+            assert time.monotonic() - start < 10
+    thing.start(away)
+    assert account.get(*thing.names[1:]).expect(200).body == b"VERIFY"
 
 
 @pytest.mark.parametrize("body", [b"new", b""])
