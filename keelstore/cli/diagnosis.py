@@ -278,7 +278,7 @@ def _peers(view: View) -> Iterator[Problem]:
     for server, _, entry in daemons_of(view):
         for figure in ("peers_down", "down"):
             for place in entry.get(figure) or () if isinstance(entry.get(figure), (list, tuple)) else ():
-                other = by_place.get(place)
+                other = by_place.get(str(place))
                 if other is not None and other.answers and other.node not in down:
                     seen[server.node, place] += 1
     for (name, place), _ in sorted(seen.items()):
