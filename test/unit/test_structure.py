@@ -7,6 +7,8 @@ import importlib
 import os
 import pkgutil
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -125,3 +127,67 @@ def test_no_source_file_is_huge() -> None:
 
 def test_the_version_is_a_plain_number() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+", keelstore.__version__)
+
+
+def called(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
+    """Dotted names of what a module calls."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node
+
+
+def test_security_S07_S18_S43_nothing_that_came_from_outside_is_run() -> None:
+    """Neither evaluated nor unpickled; pickles of plain data have one reader, common/plainpickle.py."""
+    forbidden = {"eval", "exec", "compile", "__import__", "pickle.load", "pickle.loads", "pickle.Unpickler", "marshal.load", "marshal.loads", "yaml.load",
+                 "shelve.open", "os.system", "os.popen"}
+    wrong = [f"{path}: {name}" for path, tree in sources() for name, _ in called(tree)
+             if name in forbidden or name.endswith((".Unpickler", "cPickle.loads"))]
+    assert [one for one in wrong if not one.startswith("common/plainpickle.py")] == []
+    shells = [path for path, tree in sources() for _, call in called(tree) for keyword in call.keywords
+              if keyword.arg == "shell" and not (isinstance(keyword.value, ast.Constant) and keyword.value.value is False)]
+    assert shells == []
+
+
+def test_security_S19_no_client_skips_the_check_of_a_certificate() -> None:
+    wrong = [path for path, tree in sources() for node in ast.walk(tree)
+             if (isinstance(node, ast.Attribute) and node.attr in ("CERT_NONE", "_create_unverified_context"))
+             or (isinstance(node, ast.keyword) and node.arg in ("verify", "check_hostname", "cert_reqs") and isinstance(node.value, ast.Constant) and not node.value.value)
+             or (isinstance(node, ast.Assign) and any(isinstance(target, ast.Attribute) and target.attr == "check_hostname" for target in node.targets))]
+    assert wrong == []
+
+
+def test_security_S15_secrets_are_compared_in_constant_time() -> None:
+    """What is named as a signature, key or token is not compared with == to what a client sent."""
+    words = re.compile(r"(^|_|\.)(signature|sig|hmac|secret|password)$")
+    wrong = []
+    for path, tree in sources():
+        if path.startswith("cli/"):
+            continue  # what an operator runs for himself
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Compare) and any(isinstance(operator, (ast.Eq, ast.NotEq)) for operator in node.ops):
+                sides = [node.left, *node.comparators]
+                if any(words.search(ast.unparse(side)) for side in sides) and not any(isinstance(side, ast.Constant) for side in sides):
+                    wrong.append(f"{path}:{node.lineno}")
+    assert wrong == []
+
+
+def test_security_S56_everything_starts_where_the_kernel_gives_no_crypto_sockets() -> None:
+    """A container runtime denies AF_ALG: no module needs it, at import or to hash."""
+    code = """
+import pkgutil, socket, importlib, sys
+real = socket.socket.__init__
+def denied(self, family=-1, *args, **kwargs):
+    if family == getattr(socket, "AF_ALG", 38):
+        raise PermissionError(1, "Operation not permitted")
+    real(self, family, *args, **kwargs)
+socket.socket.__init__ = denied
+import keelstore
+for info in pkgutil.walk_packages(keelstore.__path__, "keelstore."):
+    if not info.name.endswith("__main__"):
+        importlib.import_module(info.name)
+from hashlib import md5
+assert md5(b"", usedforsecurity=False).hexdigest().startswith("d41d")
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert [path for path, tree in sources() for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "AF_ALG"] == []

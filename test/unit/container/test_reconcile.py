@@ -44,7 +44,7 @@ def test_a_row_is_queued_under_the_hour_of_its_metadata() -> None:
     assert queue_of(T1) == "1699999200"
 
 
-def test_a_deletion_is_queued_but_not_a_tombstone_that_only_cleaned_up() -> None:
+def test_case_X16_a_deletion_is_queued_but_not_a_tombstone_that_only_cleaned_up() -> None:
     found = queue_rows("a", "c", [row(deleted=1), row(deleted=1, created_at=later(T1, 1).internal),
                                   row(deleted=1, created_at=later(T1, 4).short), row(created_at=later(T1, 1).internal),
                                   row(deleted=1, created_at=later(T1, 3).internal)])  # fmt: skip

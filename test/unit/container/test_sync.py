@@ -187,7 +187,7 @@ def test_a_newer_copy_stays(setup: Setup) -> None:
     assert setup.copy() == (200, b"newer")
 
 
-def test_what_was_deleted_before_it_was_ever_synced_holds_nothing_up(setup: Setup) -> None:
+def test_case_X12_what_was_deleted_before_it_was_ever_synced_holds_nothing_up(setup: Setup) -> None:
     setup.write("PUT", "gone", b"x")
     setup.write("DELETE", "gone")
     setup.write("PUT", "other", b"x")
