@@ -134,11 +134,7 @@ class Request:
         """Query parameters as text, the last of equal names winning; octets that are not UTF-8 are surrogate escapes."""
         if self._params is None:
             query = self.environ.get("QUERY_STRING")
-            self._params = (
-                dict(parse_qsl(query, keep_blank_values=True, encoding="utf-8", errors="surrogateescape"))
-                if query
-                else {}
-            )
+            self._params = dict(_pairs_of(query)) if query else {}
         return self._params
 
     @params.setter
@@ -236,6 +232,12 @@ class Request:
     def call(self, app: WSGIApp) -> Response:
         """Run ``app`` on this environ and give its answer as a Response; the body is not read."""
         return call_app(app, self.environ)
+
+
+@functools.lru_cache(maxsize=512)
+def _pairs_of(query: str) -> tuple[tuple[str, str], ...]:
+    """The parameters of a query string. Several filters ask for those of one request, and many requests have the same."""
+    return tuple(parse_qsl(query, keep_blank_values=True, encoding="utf-8", errors="surrogateescape"))
 
 
 def text_path_to_wire(path: str) -> str:

@@ -9,6 +9,7 @@ they are being opened.
 
 from __future__ import annotations
 
+import io
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -20,7 +21,7 @@ from urllib.parse import unquote_to_bytes
 from keelstore.common import concurrency
 from keelstore.common.errors import KeelstoreError
 from keelstore.common.headers import is_true
-from keelstore.common.http import BODY_CHECKED, Environ, Response, WSGIApp, call_app
+from keelstore.common.http import BODY_CHECKED, INFOCACHE, Environ, Response, WSGIApp, call_app, text_path_to_wire
 from keelstore.common.internal import subrequest
 from keelstore.common.segments import (
     MAX_MANIFESTS,
@@ -67,18 +68,21 @@ class SegmentSource:
     """Asks for segments on behalf of one client's request, with its rights. ``base`` is ``/v1/account``, text."""
 
     def __init__(self, app: WSGIApp, environ: Environ, base: str, source: str, agent: str):
-        self._app, self._environ, self._base, self._source = app, environ, base, source
-        self._headers = {name: environ[key] for key, name in _INHERITED if key in environ}
-        self._headers["User-Agent"] = f"{environ.get('HTTP_USER_AGENT', '')} {agent}".strip()
+        self._app, self._base = app, base
+        headers = {name: environ[key] for key, name in _INHERITED if key in environ}
+        headers["User-Agent"] = f"{environ.get('HTTP_USER_AGENT', '')} {agent}".strip()
+        environ.setdefault(INFOCACHE, {})  # what is known of the containers is asked once
+        self._common = subrequest(environ, "GET", base, headers=headers, query="multipart-manifest=get", source=source)
 
     def ask(self, path: str, byte_range: str | None = None, is_newest: bool = False) -> Response:
-        headers = dict(self._headers)
+        environ = self._common.copy()  # but for the path, all segments are asked for alike
+        environ["PATH_INFO"] = text_path_to_wire(self._base + path)
+        environ["wsgi.input"] = io.BytesIO()
         if byte_range is not None:
-            headers["Range"] = byte_range
+            environ["HTTP_RANGE"] = byte_range
         if is_newest:
-            headers["X-Newest"] = "true"
-        return call_app(self._app, subrequest(self._environ, "GET", self._base + path, headers=headers,
-                                              query="multipart-manifest=get", source=self._source))
+            environ["HTTP_X_NEWEST"] = "true"
+        return call_app(self._app, environ)
 
     def open(self, fetch: Fetch) -> Response:
         """The answer that holds just the bytes of ``fetch``. Raises SegmentError.

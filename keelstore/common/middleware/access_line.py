@@ -293,27 +293,33 @@ def compile_template(template: str, options: LineOptions) -> Callable[[Hit], str
 
 
 def _default_renderer(reveal: int, render: Callable[[Hit], str]) -> Callable[[Hit], str]:
-    """``render`` of the default template, at half its cost for the usual line: one in which nothing must be quoted.
+    """``render`` of the default template, at half its cost for the usual line: one in which only the query and the name of
+    the client's program must be quoted.
 
-    It is built in one go, and then looked at as a whole: no character but blanks may need quoting, and of these there are
-    no more than stand between fields.
+    All but these is built in one go, and then looked at as a whole: no character but blanks may need quoting, and of these
+    there are no more than stand between fields.
     """
-    blanks = DEFAULT_TEMPLATE.count(" ")
+    blanks = DEFAULT_TEMPLATE.count(" ") - 2
 
     def usual(hit: Hit) -> str:
         get = hit.environ.get
-        if hit.query or not _is_safe_path(hit.path) or not _UNUSUAL.isdisjoint(hit.environ):
+        path, token, end = hit.path, get("HTTP_X_AUTH_TOKEN"), hit.end
+        if not _is_safe_path(path) or not _UNUSUAL.isdisjoint(hit.environ):
             return render(hit)
-        token, end = get("HTTP_X_AUTH_TOKEN"), hit.end
-        line = (
-            f"{client_ip(hit.environ) or '-'} {get('REMOTE_ADDR') or '-'} {_clock_text(_DATETIME, int(end))} "
-            f"{get('swift.orig_req_method') or hit.method} {hit.path or '-'} {get('SERVER_PROTOCOL') or '-'} "
-            f"{hit.status or '-'} {get('HTTP_REFERER') or '-'} {get('HTTP_USER_AGENT') or '-'} "
+        if hit.query:
+            path = quoted(f"{path}?{safe_query(hit.query, reveal)}")
+        before = (f"{client_ip(hit.environ) or '-'} {get('REMOTE_ADDR') or '-'} {_clock_text(_DATETIME, int(end))} "
+                  f"{get('swift.orig_req_method') or hit.method}")
+        between = f"{get('SERVER_PROTOCOL') or '-'} {hit.status or '-'} {get('HTTP_REFERER') or '-'}"
+        after = (
             f"{shortened(token, reveal) if token else '-'} {hit.received or '-'} {hit.sent or '-'} {get('HTTP_ETAG') or '-'} "
             f"{get(TRANS_ID) or '-'} - {end - hit.start:.4f} {get(SOURCE) or '-'} - {hit.start:.9f} {end:.9f} "
             f"{hit.policy_index or '-'} -"
         )
-        return line if _is_usual(line) and line.count(" ") == blanks else render(hit)
+        others = f"{before} {between} {after}"
+        if _is_usual(others) and others.count(" ") == blanks:
+            return f"{before} {path or '-'} {between} {quoted(get('HTTP_USER_AGENT') or '')} {after}"
+        return render(hit)
 
     return usual
 
