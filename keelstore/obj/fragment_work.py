@@ -16,6 +16,7 @@ from keelstore.common import concurrency, fs
 from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.daemon_frame import World
 from keelstore.common.errors import LockTimeout
+from keelstore.common.headers import REBUILD_NOW
 from keelstore.common.policy import ErasureCodingPolicy
 from keelstore.common.ring.ring import Node, Ring
 from keelstore.common.work import Risk
@@ -37,7 +38,6 @@ from keelstore.obj.partition_work import LISTING_CYCLE, LOCK_S, Result
 from keelstore.obj.peer_hashes import SuffixHashes
 from keelstore.obj.reader import StoredObject
 from keelstore.obj.rebuild import Rebuilder, Rebuilt
-from keelstore.obj.request import REBUILD_NOW
 from keelstore.obj.sessions import Sessions
 from keelstore.obj.ssync.listing import objects_of, remove_fragments, remove_partition, state_of, suffixes_of
 from keelstore.obj.ssync.protocol import Part, select

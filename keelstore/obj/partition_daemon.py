@@ -44,7 +44,7 @@ class PartitionDaemon(Daemon):
     """Subclasses give ``plan`` and ``carry_out``, and ``care_for`` for one partition out of turn."""
 
     starts_at_once: ClassVar[bool] = True
-    hints: ClassVar[frozenset[str]] = frozenset({events.HANDOFF})
+    hints: ClassVar[frozenset[str]] = frozenset({events.HANDOFF, events.PARTITION})
     noun: ClassVar[str] = ""  # of a pass: replication
 
     def __init__(self, options: PartitionDaemonOptions, world: World, rings: Mapping[int, RingFile], cluster: Cluster,
@@ -214,8 +214,8 @@ class PartitionDaemon(Daemon):
                     self.wake()
 
     def on_hint(self, kind: str, fields: tuple[str, ...]) -> None:
-        """A server of this node took what belongs to another device."""
-        if kind == events.HANDOFF and len(fields) == 3 and fields[1].isdecimal() and fields[2].isdecimal():
+        """A server of this node took what belongs to another device; or a partition of ours may be short of something."""
+        if kind in (events.HANDOFF, events.PARTITION) and len(fields) == 3 and fields[1].isdecimal() and fields[2].isdecimal():
             self.enqueue((int(fields[1]), os.path.basename(fields[0]), int(fields[2])), Risk.DURABILITY, HINT_DELAY_S)
 
     def enqueue(self, key: Key, risk: int, delay_s: float = 0.0) -> None:

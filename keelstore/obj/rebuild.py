@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import md5
-from typing import Any, Final
+from typing import Final
 
 from keelstore.common import concurrency
 from keelstore.common.codec import Codec, FragmentError, codec_for
@@ -24,6 +24,7 @@ from keelstore.common.http import Response
 from keelstore.common.peers import Peers
 from keelstore.common.policy import ErasureCodingPolicy
 from keelstore.common.ring.ring import Node, Ring
+from keelstore.obj.place import Place
 from keelstore.obj.reader import StoredObject
 from keelstore.obj.rebuild_choice import (
     EC_ETAG,
@@ -90,7 +91,7 @@ class RebuildOptions:
 
 class Rebuilder:
     def __init__(self, peers: Peers, options: RebuildOptions, log: logging.Logger, clock: Callable[[], float],
-                 quarantine: Callable[[Any, str], None], user_agent: str = "object-reconstructor"):
+                 quarantine: Callable[[Place, str], bool], user_agent: str = "object-reconstructor"):
         self._peers, self._options, self._log, self._clock, self._quarantine = peers, options, log, clock, quarantine
         self._agent = user_agent
         self._bad: dict[tuple[str, str], float] = {}  # objects whose rebuild broke off in mid-stream: not before this time
@@ -119,7 +120,7 @@ class Rebuilder:
                                   policy.segment_size)
                 rebuilt.begin()
                 return rebuilt
-            self._give_up(opened, gathering, policy, fragment, is_candidate, mine, age_s)
+            self._give_up(opened, gathering, fetch, policy, fragment, is_candidate, mine, age_s)
         except Unbuildable as error:
             self.failures += 1
             self._log.error("%s of %s cannot be rebuilt: %s", f"fragment #{fragment}", opened.place.name, error)
@@ -129,7 +130,7 @@ class Rebuilder:
         fetch.close()
         return None
 
-    def _give_up(self, opened: StoredObject, gathering: Gathering, policy: ErasureCodingPolicy, fragment: int,
+    def _give_up(self, opened: StoredObject, gathering: Gathering, fetch: _Fetch, policy: ErasureCodingPolicy, fragment: int,
                  is_candidate: bool, mine: int, age_s: float) -> None:
         if gathering.deleted:
             self._log.info("%s is deleted elsewhere: fragment #%d is not rebuilt", opened.place.name, fragment)
@@ -139,9 +140,10 @@ class Rebuilder:
                         gathering.describe(is_candidate), "durable" if opened.found.durable else "non-durable", policy.index,
                         fragment, opened.place.name, opened.data_timestamp.internal)
         options = self._options
-        if is_candidate and gathering.is_solitary(mine, age_s, options.quarantine_age_s, options.quarantine_threshold):
-            self._log.warning("Quarantined object %s: Solitary fragment #%d", opened.place.directory, mine)
-            self._quarantine(opened.place, f"Solitary fragment #{mine}")
+        if (is_candidate and gathering.is_solitary(mine, age_s, options.quarantine_age_s, options.quarantine_threshold)
+                and fetch.is_unknown_at_home()):
+            if self._quarantine(opened.place, f"Solitary fragment #{mine}"):
+                self._log.warning("Quarantined object %s: Solitary fragment #%d", opened.place.directory, mine)
 
     def broke_off(self, key: tuple[str, str]) -> None:
         """What was half sent was wrong: the next session leaves it out, and the server of the rotten archive, which has read
@@ -162,6 +164,7 @@ class _Fetch:
         self._name = opened.place.name
         options = rebuilder._options
         primaries = ring.primaries(part)
+        self._homes = [node for node in primaries if policy.backend_index(node.index or 0) == gathering.fragment]
         self._waiting = in_order(primaries, own, policy.ndata, policy.fragments, gathering.fragment)
         self._handoffs = [node for node, _ in zip(ring.handoffs(part), range(max(
             0, options.max_nodes(len(primaries)) - len(primaries))), strict=False)]
@@ -172,6 +175,16 @@ class _Fetch:
 
     def handoffs(self) -> None:
         self._ask_until_enough(self._handoffs)
+
+    def is_unknown_at_home(self) -> bool:
+        """Whether those whose fragment is to be made, who were not asked so far, know nothing of the object either."""
+        for node in self._homes:
+            answer = self._ask(node, frozenset())
+            if answer.source is not None:
+                answer.source.close()
+            if answer.status != 404 or answer.time is not None:
+                return False
+        return True
 
     def more(self) -> bool:
         """Ask on, for what turned out to be of no use; whether there is enough again."""

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Final
 
 from keelstore.common import concurrency, events
 from keelstore.common.cluster import Cluster
+from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.daemon_frame import ALL, Selection, World
 from keelstore.common.options import node_count
 from keelstore.common.peers import Address
@@ -31,6 +32,7 @@ from keelstore.obj.options import ObjectReconstructorOptions
 from keelstore.obj.partition_daemon import HINT_DELAY_S, PartitionDaemon
 from keelstore.obj.partition_work import Result
 from keelstore.obj.peer_hashes import SuffixHashes
+from keelstore.obj.place import Place
 from keelstore.obj.rebuild import Rebuilder, RebuildOptions
 from keelstore.obj.sessions import Sessions
 from keelstore.obj.ssync.sender import Sender
@@ -79,7 +81,7 @@ class ObjectReconstructor(PartitionDaemon):
             RebuildOptions(options.node_timeout, options.quarantine_threshold,
                            options.reclaim_age if options.quarantine_age is None else options.quarantine_age,
                            lambda replicas: node_count(options.request_node_count, replicas)),
-            self.log, world.clock, self.store.quarantine, f"{self.name} {os.getpid()}",
+            self.log, world.clock, self._put_aside, f"{self.name} {os.getpid()}",
         )  # fmt: skip
         self.sessions = Sessions(self.peers, throttle, self.log, world.clock, options.conn_timeout * 4)
         self.work = FragmentWork(Tools(
@@ -221,6 +223,11 @@ class ObjectReconstructor(PartitionDaemon):
         if missing:
             return risk_of(missing)
         return Risk.HANDOFF if key in self.handoffs else Risk.MOVE
+
+    def _put_aside(self, place: Place, reason: str) -> bool:
+        moved = on_disk_thread(place.device, self.store.quarantine_directory, place.directory, place.device_path,
+                               place.datadir, reason)
+        return moved is not None
 
     # -- between passes ------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,6 @@ from keelstore.obj.metadata import MARKER
 
 _NEVER_ALLOWED = frozenset({"content-length", "deleted", "etag", "name", "x-timestamp", "content-type", MARKER.lower()})
 OVERRIDE_PREFIXES = ("X-Backend-Container-Update-Override-", "X-Object-Sysmeta-Container-Update-Override-")
-REBUILD_NOW = "X-Keelstore-Rebuild"  # of a REPLICATE: have your reconstructor look at this partition at once
 MAX_PREFERENCES = 16384  # characters of X-Backend-Fragment-Preferences
 
 

@@ -11,6 +11,7 @@ from keelstore.common.backend import Backend
 from keelstore.common.cluster import Cluster, load_cluster
 from keelstore.common.concurrency import Semaphore, sleep
 from keelstore.common.errors import BadRequest, ConfigError, RequestError, RingError
+from keelstore.common.headers import REBUILD_NOW
 from keelstore.common.http import Request, Response
 from keelstore.common.logs import logger_for
 from keelstore.common.options import parse
@@ -25,7 +26,7 @@ from keelstore.obj.place import Place
 from keelstore.obj.post import post
 from keelstore.obj.put import Put
 from keelstore.obj.reader import Validation
-from keelstore.obj.request import REBUILD_NOW, AllowedHeaders, check_partition
+from keelstore.obj.request import AllowedHeaders, check_partition
 from keelstore.obj.ssync.receiver import ssync
 from keelstore.obj.store import ObjectStore
 from keelstore.obj.updates import ContainerUpdater

@@ -295,7 +295,7 @@ class Receiver:
             store = self.server.scanner
             mine = store.look(place, preferences=protocol.only_fragment(offer, found, self.fragment))
             store.open(place, found=mine, open_expired=True).close()  # more than a name, as above
-            return Want(False, want.meta)
+            return Want(False, protocol.wanted(offer, mine).meta)
         if found.data is not None and found.timestamp == offer.data:
             return Want(True, want.meta)  # the same object, another fragment of it
         return want

@@ -265,7 +265,7 @@ class _Session:
         end = MISSING_CHECK + END
         while (line := self._line()) != end:
             name_hash, want = protocol.decode_want(line)
-            if name_hash in offered:
+            if name_hash in offered and (want.data or self._source.part is not Part.WAITING):  # it has no metadata yet
                 wants[name_hash] = want
         return wants
 

@@ -91,7 +91,7 @@ def test_where_the_servers_of_a_daemon_would_listen(cluster: InProcessCluster) -
 
 
 @pytest.mark.parametrize(("text", "expected"), [
-    ("auto", ["object-replicator", "object-auditor", "object-updater", "object-expirer"]), ("none", None), ("object-updater", ["object-updater"]), ("object-replikator", ConfigError),
+    ("auto", ["object-replicator", "object-reconstructor", "object-auditor", "object-updater", "object-expirer"]), ("none", None), ("object-updater", ["object-updater"]), ("object-replikator", ConfigError),
 ])
 def test_a_node_chooses_its_daemons(cluster: InProcessCluster, text: str, expected: object) -> None:
     conf_for(cluster, "object", "")
