@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from keelstore.common.daemon_frame import DaemonOptions
+from keelstore.common.db_options import DatabaseAuditorOptions, DatabaseReplicatorOptions
 from keelstore.common.options import not_negative, option, positive
 from keelstore.common.storage_server import StorageServerOptions
 
@@ -28,3 +29,20 @@ class AccountReaperOptions(DaemonOptions):
     delay_reaping: float = option(0.0, "Seconds that a deleted account keeps its content.", check=not_negative)
     reap_warn_after: float = option(2592000.0, "Seconds, beyond delay_reaping, after which an account that still has "
                                                "content is warned of.", check=not_negative)
+
+
+@dataclass(frozen=True)
+class AccountReplicatorOptions(DatabaseReplicatorOptions):
+    """Options of ``[account-replicator]``."""
+
+    rsync_module: str = option(
+        "{replication_ip}::account", "rsync module of a node that has Swift's servers, for whole files; ours need none. May "
+                                     "hold {ip}, {port}, {replication_ip}, {replication_port}, {region}, {zone}, {device} "
+                                     "and {meta}.")
+
+
+@dataclass(frozen=True)
+class AccountAuditorOptions(DatabaseAuditorOptions):
+    """Options of ``[account-auditor]``."""
+
+    accounts_per_second: float = option(200.0, "Accounts that are checked in a second. 0: no limit.", check=not_negative)

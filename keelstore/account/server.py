@@ -14,6 +14,7 @@ from keelstore.common.broker_sync import Receiver
 from keelstore.common.cluster import load_cluster
 from keelstore.common.db_server import ALSO_KNOWN, DatabaseServer, listing_response
 from keelstore.common.errors import BadRequest
+from keelstore.common.events import DATABASE, hint_change
 from keelstore.common.headers import Headers, is_true
 from keelstore.common.http import Request, Response
 from keelstore.common.listing import Row, Subdir
@@ -67,12 +68,14 @@ class AccountServer(DatabaseServer[AccountBroker]):
         if self._create(broker, names.account, timestamp):
             if updates:
                 broker.write(lambda connection: broker.update_metadata(connection, updates, self.cluster.limits))
+            hint_change(DATABASE, broker.device_path, broker.directory)
             return Response(201)
         info = broker.info()
         if info.is_status_deleted:
             return _deleted(info, Response(403, body="Recently deleted", content_type="text/plain"))
         was_deleted, is_deleted = broker.write(
             lambda connection: broker.put_account(connection, timestamp, updates, self.cluster.limits))  # fmt: skip
+        hint_change(DATABASE, broker.device_path, broker.directory)
         if is_deleted:
             return Response(409)
         return Response(201 if was_deleted else 202)
@@ -107,6 +110,7 @@ class AccountServer(DatabaseServer[AccountBroker]):
             return Response(404)
         broker.put_container(names.container, put_timestamp, delete_timestamp, count, size, policy,
                              ROW_TIMEOUT_S if "HTTP_X_TRANS_ID" in environ else None)  # fmt: skip
+        hint_change(DATABASE, broker.device_path, broker.directory)
         return Response(204 if delete_timestamp > put_timestamp else 201)
 
     def delete(self, request: Request) -> Response:
@@ -122,7 +126,10 @@ class AccountServer(DatabaseServer[AccountBroker]):
             return None
 
         info = broker.write(step)
-        return Response(204) if info is None else _deleted(info, Response(404))
+        if info is not None:
+            return _deleted(info, Response(404))
+        hint_change(DATABASE, broker.device_path, broker.directory)
+        return Response(204)
 
     def post(self, request: Request) -> Response:
         names = self.split(request, 3, 3)
@@ -139,7 +146,10 @@ class AccountServer(DatabaseServer[AccountBroker]):
             return None
 
         info = broker.write(step)
-        return Response(204) if info is None else _deleted(info, Response(404))
+        if info is not None:
+            return _deleted(info, Response(404))
+        hint_change(DATABASE, broker.device_path, broker.directory)
+        return Response(204)
 
     def head(self, request: Request) -> Response:
         names = self.split(request, 3, 3)

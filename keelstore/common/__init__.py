@@ -12,7 +12,9 @@
   ``storage_server`` and ``db_server`` are the other end
 - ``internal``: requests of our own through a pipeline; ``info``: what is known of an account or container; ``cache``,
   ``cache_embedded``, ``cache_memcached``
-- databases: ``broker``, ``broker_cache``, ``broker_schema``, ``broker_steps``, ``broker_sync``, ``pending``
+- databases: ``broker``, ``broker_cache``, ``broker_schema``, ``broker_steps``, ``broker_sync``, ``pending``; their
+  daemons: ``db_replicator``, ``db_rules`` (pure), ``db_sync`` (one peer), ``db_transfer`` (whole files), ``db_walk``,
+  ``db_auditor``, ``db_options``
 - large objects: ``segments`` (manifests and plans, pure), ``segment_reader`` (their bodies); ``work_report``: answers
   to long work
 - the edge: ``concurrency`` (sole importer of eventlet), ``linux_aio`` (syncs without waiting), ``fs`` (of xattr),
@@ -20,7 +22,8 @@
 - running: ``entry_points``, ``paste_config`` (files to components), ``wsgi`` (pipelines to services), ``daemon``
   (processes)
 - daemons: ``daemon_frame`` (what each of them is), ``work`` (queue, throttle, progress), ``events`` (hints from
-  servers), ``peers`` (who is down), ``device_walk`` (what is on devices), ``recon_cache`` (what they leave for recon)
+  servers), ``peers`` (who is down), ``device_walk`` (what is on devices), ``proof`` (may a copy go?),
+  ``rsync``, ``recon_cache`` (what they leave for recon)
 - what is seen: ``metrics`` (requests counted; the form of Prometheus), ``node_health`` (how a node is), ``metrics_page``
 - packages: ``ring`` (rings and their builder), ``middleware`` (the filters of pipelines)
 """

@@ -368,6 +368,15 @@ class Broker(Steps):
             raise
         return connection
 
+    def open_apart(self) -> Connection:
+        """A connection of the caller's own, to read with; for what takes long. Raises sqlite3.Error, DatabaseNotFound."""
+        return self._connect(self.locate())
+
+    def corrupt_or(self, error: sqlite3.Error) -> Exception:
+        """Our error for one of such a connection; what is corrupt is moved to quarantine first."""
+        with self._lock:
+            return self._translated(error)
+
     def _forget(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:

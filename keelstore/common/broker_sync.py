@@ -19,6 +19,7 @@ from keelstore.common import fs
 from keelstore.common.broker import Broker, DatabaseNotFound, prepare
 from keelstore.common.broker_steps import Connection, merge_metadata, parse_metadata
 from keelstore.common.concurrency import on_disk_thread
+from keelstore.common.db_transfer import arrived_path
 from keelstore.common.errors import BadRequest
 from keelstore.common.http import Response
 from keelstore.common.timestamp import Timestamp
@@ -31,6 +32,7 @@ class Receiver:
 
     def __init__(self, broker: Broker):
         self.broker = broker
+        self.has_more = False  # than the peer that asked: found by ``sync``
 
     def operations(self) -> dict[str, Callable[..., Response]]:
         return {
@@ -96,6 +98,8 @@ class Receiver:
                 broker.merge_sync_points(connection, [(remote_id, max_row)])
                 point = max_row
             info["point"] = point
+            self.has_more = info["hash"] != remote_hash and (
+                broker.sync_point(connection, remote_id, is_incoming=False) < info["max_row"])
             return info
 
         info = self.broker.write(step)
@@ -134,9 +138,7 @@ class Receiver:
     # -- files that arrive ---------------------------------------------------------------------------------------------
 
     def _arrived(self, local_id: str) -> str:
-        if not isinstance(local_id, str) or not local_id or "/" in local_id or local_id.startswith("."):
-            raise ValueError("expected the id of a database")
-        return f"{self.broker.device_path}/tmp/{local_id}"
+        return arrived_path(self.broker.device_path, local_id)
 
     def _target(self, name: str | None) -> str:
         """Where an arrived file goes: its own base name, which may hold an epoch, when it is one of this hash."""

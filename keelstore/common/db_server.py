@@ -8,15 +8,18 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
-from keelstore.common.broker import Broker
+from keelstore.common import db_transfer, fs, proof
+from keelstore.common.broker import Broker, DatabaseNotFound
 from keelstore.common.broker_cache import BrokerCache
 from keelstore.common.broker_sync import Receiver
 from keelstore.common.cluster import Cluster
-from keelstore.common.errors import BadRequest
+from keelstore.common.errors import BadRequest, RingError
+from keelstore.common.events import DATABASE, hint_change
 from keelstore.common.headers import Headers, is_sys_or_user_meta, text_to_wire, wire_to_text
 from keelstore.common.http import Request, Response
 from keelstore.common.names import storage_path
-from keelstore.common.storage_server import StorageServer, StorageServerOptions
+from keelstore.common.ring.ring import Ring, RingFile
+from keelstore.common.storage_server import Names, StorageServer, StorageServerOptions
 
 B = TypeVar("B", bound=Broker)
 ALSO_KNOWN: Final = (  # options of an app's section that others read
@@ -34,6 +37,7 @@ class DatabaseServer(StorageServer, Generic[B]):
     def __init__(self, options: StorageServerOptions, cluster: Cluster, logger: logging.Logger,
                  clock: Callable[[], float] = time.time):
         self.brokers: BrokerCache[B] = BrokerCache(self._broker)
+        self._ring: RingFile | None = None
         super().__init__(options, cluster, logger, clock)
 
     def make_broker(self, path: str, device_path: str) -> B:
@@ -85,6 +89,8 @@ class DatabaseServer(StorageServer, Generic[B]):
             raise BadRequest(f"Invalid hash: {name_hash[:80].encode('unicode_escape').decode()}")
         device_path = self.device_path(names.device)
         self.check_space(device_path)
+        if db_transfer.is_transfer(request):
+            return self._said_of(request, names, db_transfer.take(request, device_path, self.reserve))
         try:
             call = json.loads(request.read_body(MAX_REPLICATE_BODY))
         except (ValueError, RecursionError):
@@ -93,10 +99,32 @@ class DatabaseServer(StorageServer, Generic[B]):
             raise BadRequest("Invalid object type")
         path = f"{device_path}/{storage_path(self.datadir, names.partition, name_hash)}/{name_hash}.db"
         broker = self.make_broker(path, device_path)
+        receiver = self.receiver(broker)
         try:
-            return self.receiver(broker).answer(call[0], call[1:])
+            answer = receiver.answer(call[0], call[1:])
+            if receiver.has_more:
+                hint_change(DATABASE, device_path, broker.directory)
+        except DatabaseNotFound:
+            answer = Response(404)
+            fs.make_directories(f"{device_path}/tmp")  # where a whole file will come to, by rsync maybe
         finally:
             broker.close()
+        return self._said_of(request, names, answer)
+
+    def _said_of(self, request: Request, names: Names, answer: Response) -> Response:
+        """With what our replicators know from the headers: that whole files may come, and whether our word is a proof."""
+        answer.headers[db_transfer.OFFER] = "yes"
+        answer.headers.update(proof.said_of(self.ring(), names.partition, names.device, request.environ.get("HTTP_HOST")))
+        return answer
+
+    def ring(self) -> Ring | None:
+        """The ring of our service, None where it cannot be had: a server serves without it."""
+        if self._ring is None:
+            try:
+                self._ring = RingFile(self.cluster.ring_path(self.service), logger=self.logger)
+            except (RingError, OSError):
+                return None
+        return self._ring.current()
 
 
 def json_response(value: Any, status: int = 200) -> Response:

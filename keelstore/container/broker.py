@@ -30,6 +30,7 @@ from keelstore.common.listing import ListingQuery, Row, Span, Subdir, page
 from keelstore.common.ranges import UPDATING_STATES, ShardRange
 from keelstore.common.timestamp import Timestamp
 from keelstore.container import rows, schema, shard_rows
+from keelstore.container.policy_rule import PolicyClaim, remote_wins
 from keelstore.container.rows import ObjectRow
 
 NOT_FOUND, UNSHARDED, SHARDING, SHARDED, COLLAPSED = "not_found", "unsharded", "sharding", "sharded", "collapsed"
@@ -395,6 +396,16 @@ class ContainerBroker(Broker):
             "UPDATE container_info SET storage_policy_index = ?, status_changed_at = MAX(?, status_changed_at),"
             " reconciler_sync_point = -1 WHERE storage_policy_index <> ?", (policy_index, timestamp, policy_index),
         )  # fmt: skip
+
+    def settle_policy(self, connection: Connection, remote: PolicyClaim) -> None:
+        """Take a remote's policy if it is the right one. Before its times are merged: ours are compared with them."""
+        info = self.info_in(connection)
+        if remote.policy_index == info.storage_policy_index:
+            return
+        local = PolicyClaim(info.storage_policy_index, timestamp_of(info.put_timestamp), timestamp_of(info.delete_timestamp),
+                            timestamp_of(info.status_changed_at), int(info.object_count or 0))  # fmt: skip
+        if remote_wins(local, remote):
+            self.set_policy_index(connection, remote.policy_index, remote.status_changed_at.internal)
 
     def set_reported(
         self, connection: Connection, put_timestamp: str, delete_timestamp: str, object_count: int, bytes_used: int

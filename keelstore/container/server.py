@@ -14,7 +14,7 @@ from keelstore.common.broker_steps import Connection
 from keelstore.common.cluster import Cluster, load_cluster
 from keelstore.common.db_server import ALSO_KNOWN, DatabaseServer, listing_response
 from keelstore.common.errors import BadRequest, NotFound
-from keelstore.common.events import CONTAINER, hint_change
+from keelstore.common.events import CONTAINER, DATABASE, hint_change
 from keelstore.common.headers import Headers, is_true
 from keelstore.common.http import Request, Response, http_date
 from keelstore.common.listing_render import (
@@ -213,6 +213,7 @@ class ContainerServer(DatabaseServer[ContainerBroker]):
             return broker.info_in(connection).storage_policy_index
 
         index = broker.write(step)
+        hint_change(DATABASE, broker.device_path, broker.directory)
         return Response(201 if is_created else 202, {"X-Backend-Storage-Policy-Index": str(index)})
 
     def delete(self, request: Request) -> Response:
@@ -251,6 +252,7 @@ class ContainerServer(DatabaseServer[ContainerBroker]):
         info = broker.write(step)
         if info is not None:
             return Response(404, backend_headers(info))
+        hint_change(DATABASE, broker.device_path, broker.directory)
         self._update_sync_link(broker, updates)
         return Response(204)
 

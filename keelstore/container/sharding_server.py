@@ -18,7 +18,7 @@ from keelstore.common.ranges import ShardRange
 from keelstore.common.timestamp import Timestamp
 from keelstore.container import shard_rows
 from keelstore.container.broker import SHARDED, ContainerBroker, ContainerInfo
-from keelstore.container.policy_rule import PolicyClaim, remote_wins
+from keelstore.container.policy_rule import PolicyClaim
 from keelstore.container.shard_rows import all_ranges, own_range
 
 _PARAMS = ("marker", "end_marker", "includes", "reverse", "states")
@@ -127,15 +127,9 @@ class ContainerReceiver(Receiver):
         """``status_changed_at, count, storage_policy_index``: settle which policy the container has."""
         if len(more) < 3:
             return
-        changed_at, count, index = Timestamp(more[0] or "0"), int(more[1] or 0), int(more[2])
-        info = self.broker.info_in(connection)
-        if index == info.storage_policy_index:
-            return
         put, delete = self._remote_times
-        local = PolicyClaim(info.storage_policy_index, Timestamp(info.put_timestamp),
-                            Timestamp(info.delete_timestamp), Timestamp(info.status_changed_at), info.object_count)
-        if remote_wins(local, PolicyClaim(index, put, delete, changed_at, count)):
-            self.broker.set_policy_index(connection, index, changed_at.internal)
+        self.broker.settle_policy(connection, PolicyClaim(int(more[2]), put, delete, Timestamp(more[0] or "0"),
+                                                          int(more[1] or 0)))  # fmt: skip
 
     _remote_times = (Timestamp(0), Timestamp(0))
 
@@ -156,22 +150,25 @@ class ContainerReceiver(Receiver):
 
     def merge_shard_ranges(self, items: list[dict[str, Any]], _source: str | None = None) -> Response:
         new = [ShardRange.from_dict(item) for item in items]
-        self.broker.write(lambda connection: shard_rows.merge_ranges(connection, self._acceptable(connection, new)))
+        self.broker.write(lambda connection: merge_remote_ranges(connection, new, self.logger))
         return Response(202)
-
-    def _acceptable(self, connection: Connection, new: Iterable[ShardRange]) -> list[ShardRange]:
-        """A remote's account of our own range without an epoch would make us forget the file that holds our rows."""
-        own = shard_rows.stored_own_range(connection)
-        kept = []
-        for shard in new:
-            if own is not None and own.epoch is not None and shard.name == own.name and shard.epoch is None:
-                if ranges.merge(shard, own) is not None:
-                    self.logger.warning("Ignoring remote osr w/o epoch: %s", shard.to_dict())
-                continue
-            kept.append(shard)
-        return kept
 
     def get_shard_ranges(self) -> Response:
         found = self.broker.read_fresh(all_ranges)
         body = json.dumps([shard.to_dict() for shard in found]).encode("ascii")
         return Response(200, body=body, content_type="application/json")
+
+
+def merge_remote_ranges(connection: Connection, new: Iterable[ShardRange], logger: logging.Logger) -> None:
+    """Merge what a peer knows of shards. Its account of our own range without an epoch would make us forget the file that
+    holds our rows: that is left out.
+    """
+    own = shard_rows.stored_own_range(connection)
+    kept = []
+    for shard in new:
+        if own is not None and own.epoch is not None and shard.name == own.name and shard.epoch is None:
+            if ranges.merge(shard, own) is not None:
+                logger.warning("Ignoring remote osr w/o epoch: %s", shard.to_dict())
+            continue
+        kept.append(shard)
+    shard_rows.merge_ranges(connection, kept)
