@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from test.functional.conftest import STORES
 from test.support.client import Account, Endpoint, unique
 from test.support.programs import run
 
@@ -135,6 +136,7 @@ def test_files_in_chunks(account: Account, rclone: Rclone, remote: str, tmp_path
     assert names(account, remote) == names(account, segments) == set()
 
 
+@pytest.mark.parametrize("running", STORES[:1], indirect=True)
 def test_containers_and_policies(account: Account, rclone: Rclone, remote: str, tmp_path: Path) -> None:
     rclone("mkdir", "--swift-storage-policy", "silver", f"ks:{remote}")
     assert account.head(remote).headers["X-Storage-Policy"] == "silver"

@@ -16,10 +16,14 @@ from swiftclient import client as swiftclient
 from swiftclient.service import SwiftService, SwiftUploadObject
 from swiftclient.utils import generate_temp_url
 
+from test.functional.conftest import STORES
 from test.support import programs
 from test.support.client import Account, Endpoint, unique
 
 Swift = Callable[..., str]
+# Some of these take long, as each command starts an interpreter: they run on one kind of cluster.
+on_one_node = pytest.mark.parametrize("running", STORES[:1], indirect=True)
+on_four_nodes = pytest.mark.parametrize("running", STORES[-1:], indirect=True)
 SEGMENT = 100_000
 CONTENT = random.Random(3).randbytes(3 * SEGMENT + 17)
 
@@ -90,6 +94,7 @@ def test_segmented_upload(account: Account, swift: Swift, file: Path, large: str
     assert len(segments(account, large)) == 6 and account.head(large, file.name).status == 404
 
 
+@on_four_nodes
 @pytest.mark.parametrize("kind", ["--use-slo", "--use-dlo"])
 def test_delete_takes_the_segments_along(account: Account, swift: Swift, file: Path, large: str, kind: str) -> None:
     swift("upload", kind, "-S", str(SEGMENT), large, file.name, "--object-name", "one")
@@ -102,6 +107,7 @@ def test_delete_takes_the_segments_along(account: Account, swift: Swift, file: P
     swift("delete", large + "_segments")
 
 
+@on_one_node
 def test_segments_of_a_stream(account: Account, swift: Swift, large: str) -> None:
     """From standard input the client does not know how much will come: it makes segments as it reads."""
     swift("upload", "-S", str(SEGMENT), large, "-", "--object-name", "piped", body=CONTENT)
@@ -155,6 +161,7 @@ def test_large_objects_by_the_library(store: Endpoint, account: Account, file: P
 # -- trees, versions ---------------------------------------------------------------------------------------------------
 
 
+@on_one_node
 def test_a_tree_that_changes(account: Account, swift: Swift, container: str, tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     for name in ("a", "dir é/b", "dir é/deep #1?/c%20d", "-dash", "dir é/\U0001f600"):
@@ -185,6 +192,7 @@ def test_a_tree_that_changes(account: Account, swift: Swift, container: str, tmp
     assert not [entry for entry in account.listing(container) if entry["name"].startswith("dir é/")]
 
 
+@on_four_nodes
 def test_versions(account: Account, swift: Swift, container: str, tmp_path: Path) -> None:
     swift("post", container, "-H", "X-Versions-Enabled: true")
     for number in (1, 2):
@@ -213,6 +221,7 @@ def fetch(account: Account, target: str, method: str = "GET", body: bytes | None
     return account.endpoint.request(method, f"{parts.path}?{parts.query}", body=body)
 
 
+@on_one_node
 def test_temporary_urls_of_the_command(account: Account, swift: Swift, container: str) -> None:
     account.put(container, "dir/o", body=b"data").expect(201)
     swift("post", container, "-m", "Temp-URL-Key:ck")
