@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
+REBUILD_NOW: Final = "X-Keelstore-Rebuild"  # of a REPLICATE: have your daemons look at this partition at once
 TRUE_VALUES: Final = frozenset({"true", "1", "yes", "on", "t", "y"})
 
 

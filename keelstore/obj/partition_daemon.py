@@ -215,7 +215,8 @@ class PartitionDaemon(Daemon):
 
     def on_hint(self, kind: str, fields: tuple[str, ...]) -> None:
         """A server of this node took what belongs to another device; or a partition of ours may be short of something."""
-        if kind in (events.HANDOFF, events.PARTITION) and len(fields) == 3 and fields[1].isdecimal() and fields[2].isdecimal():
+        is_known = kind in (events.HANDOFF, events.PARTITION) and len(fields) == 3
+        if is_known and fields[1].isdecimal() and fields[2].isdecimal():
             self.enqueue((int(fields[1]), os.path.basename(fields[0]), int(fields[2])), Risk.DURABILITY, HINT_DELAY_S)
 
     def enqueue(self, key: Key, risk: int, delay_s: float = 0.0) -> None:

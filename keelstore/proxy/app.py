@@ -44,6 +44,7 @@ from keelstore.proxy.options import (
     read_affinity,
 )
 from keelstore.proxy.placement import Nodes, order_for_read
+from keelstore.proxy.repair import Repair
 from keelstore.proxy.request import HeaderMap, ProxyRequest
 from keelstore.proxy.rings import Rings
 
@@ -79,6 +80,7 @@ class ProxyApp:
         }
         self._affinity = {index: read_affinity(own.read_affinity) for index, own in self.by_policy.items()}
         self._common_affinity = read_affinity(options.read_affinity)
+        self.repair = Repair(self)
         self.accounts = AccountController(self)
         self.containers = ContainerController(self)
         self.objects = ObjectController(self)

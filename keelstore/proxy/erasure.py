@@ -323,6 +323,9 @@ class _FragmentPut:
         """Second phase. From here on the object may be there whatever the client hears."""
         app, request = self.app, self.request
         slots, self.live = self.live, []
+        index = self.policy.index
+        if len(slots) + len(self.answers) < self.count:
+            app.repair.ask(index, self.part, self.path)
         confirmation = f"X-Document: put commit\r\n\r\nput_commit_confirmation\r\n--{self.boundary}--".encode()
 
         def job(slot: _Slot) -> Callable[[], Answer | None]:
@@ -333,6 +336,7 @@ class _FragmentPut:
                     body = response.read(MAX_ANSWER)
                 except (*FAILURES, ValueError) as error:
                     self._failed(slot, error)
+                    app.repair.ask(index, self.part, self.path)
                     return None
                 note_failure(app, slot.node, "PUT", self.path, response.status)
                 return Answer(response.status, response.headers, body, slot.node)

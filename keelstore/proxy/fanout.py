@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from keelstore.proxy.app import ProxyApp
 
 T = TypeVar("T")
+POLICY = "X-Backend-Storage-Policy-Index"
 MAX_ANSWER = 1 << 20  # bytes kept of an answer's body; beyond, the node is broken
 
 
@@ -139,7 +140,10 @@ def to_quorum(
     body: bytes = b"",
     digest: Callable[[], str] | None = None,
 ) -> list[Answer]:
-    """Send one request for each of ``headers``; the answers, as many as came in time, padded with 503."""
+    """Send one request for each of ``headers``; the answers, as many as came in time, padded with 503.
+
+    An object's that no node took is to be repaired from the others.
+    """
     use_replication = request.uses_replication_network
     count = len(headers)
 
@@ -148,6 +152,8 @@ def to_quorum(
             answer = ask_in_turn(app, nodes, method, part, path, headers[index], query, body, digest, use_replication)
             if answer is not None:
                 answer.index = index
+            elif POLICY in headers[index] and path.count("/") > 2:
+                app.repair.ask(int(headers[index][POLICY]), part, path)
             return answer
 
         return run

@@ -245,6 +245,9 @@ class _Streaming:
     def _finish(self) -> Response:
         app = self.app
         live, self.live = self.live, []
+        index = int(self.headers[0]["X-Backend-Storage-Policy-Index"])
+        if len(live) + len(self.answers) < self.count:
+            app.repair.ask(index, self.part, self.path)
 
         def job(node: Any, upload: Any) -> Callable[[], Answer | None]:
             def run() -> Answer | None:
@@ -254,8 +257,11 @@ class _Streaming:
                 except (*FAILURES, ValueError) as error:
                     upload.abort()
                     app.health.failed(node, f"PUT {self.path}", error)
+                    app.repair.ask(index, self.part, self.path)
                     return None
                 note_failure(app, node, "PUT", self.path, response.status)
+                if response.status >= 500:
+                    app.repair.ask(index, self.part, self.path)
                 return Answer(response.status, response.headers, body, node)
 
             return run
