@@ -117,6 +117,13 @@ class Fragmented:
         path.with_name(f"{device}X").rename(path)
         self.cluster.proxy.health._errors.clear()
 
+    def replace_device(self, device: str) -> None:
+        """An empty one in place of one that was lost."""
+        path = self.cluster.device_path(device)
+        shutil.rmtree(path.with_name(f"{device}X"))
+        path.mkdir()
+        self.cluster.proxy.health._errors.clear()
+
     # -- daemons -------------------------------------------------------------------------------------------------------
 
     def reconstructor(self, number: int, **options: Any) -> ObjectReconstructor:

@@ -1,0 +1,200 @@
+"""What parity promises: any two of six fragments may be lost (``spec: scenarios-fault 16, 17``; the numbers are its rows).
+
+Most of it runs over a cluster in this process, where every pair of devices can be tried; the rest over the processes of
+``keelstore up --nodes 4``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from keelstore.common.codec import HEADER_SIZE
+from keelstore.common.daemon_frame import World
+from keelstore.obj.auditor import ObjectAuditor
+from keelstore.obj.options import ObjectAuditorOptions
+from test.support.fragments import LOG, Fragmented
+from test.support.waiting import until
+
+SEGMENT = 65536
+SIZES = (1, 5000, 3 * SEGMENT + 7)
+DEVICES = [f"d{node}{device}" for node in range(4) for device in range(2)]
+PAIRS = list(itertools.combinations(DEVICES, 2))
+
+
+def body_of(size: int) -> bytes:
+    return random.Random(size).randbytes(size)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Fragmented]:
+    found = Fragmented(tmp_path)
+    yield found
+    found.cluster.close()
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fragmented]:
+    found = Fragmented(tmp_path_factory.mktemp("pairs"))
+    for size in SIZES:
+        assert found.put(f"o{size}", body_of(size), **{"X-Object-Meta-V": "1"}) == 201
+    assert found.cluster.ask("POST", "/v1/a/c/o5000", {"X-Object-Meta-V": "2"}).status == 202
+    yield found
+    found.cluster.close()
+
+
+def check_reads(cluster: Fragmented) -> None:
+    for size in SIZES:
+        body = body_of(size)
+        assert cluster.get(f"o{size}") == (200, body)
+        for first, last in ((0, 0), (size // 2, size // 2 + 9), (SEGMENT - 2, SEGMENT + 2), (size - 1, size)):
+            if 0 <= first < size:
+                assert cluster.get(f"o{size}", Range=f"bytes={first}-{last}") == (206, body[first : last + 1])
+
+
+def indexes(cluster: Fragmented, name: str) -> list[int]:
+    """Of the durable fragments of an object."""
+    return sorted(int(file.split("#")[1]) for files in cluster.files(name).values() for file in files if file.endswith("#d.data"))
+
+
+def all_of(cluster: Fragmented) -> dict[str, object]:
+    return {f"o{size}": cluster.fragments(f"o{size}") for size in SIZES}
+
+
+def spoil(cluster: Fragmented, device: str) -> None:
+    """One octet of every fragment on a device, somewhere in header or payload."""
+    for number, path in enumerate(cluster.cluster.device_path(device).glob("objects-2/*/*/*/*.data")):
+        data = bytearray(path.read_bytes())
+        if data:
+            data[(HEADER_SIZE, 8, len(data) - 1)[number % 3]] ^= 1
+            path.write_bytes(data)
+
+
+def audit(cluster: Fragmented, *nodes: int) -> int:
+    """How many objects the auditors of these nodes (default: all) put aside."""
+    found = 0
+    for node in nodes or range(4):
+        options = ObjectAuditorOptions(devices=str(cluster.cluster.devices(node)), mount_check=False, files_per_second=0,
+                                       bytes_per_second=0, zero_byte_files_per_second=0)
+        auditor = ObjectAuditor(options, World(LOG, cluster.clock), cluster.cluster.proxy.cluster)
+        auditor.run_once()
+        found += auditor.figures()["quarantined"]
+        assert not auditor.figures()["errors"]
+    return found
+
+
+# -- any two devices ---------------------------------------------------------------------------------------------------
+
+
+def test_any_two_devices_may_be_wiped(filled: Fragmented) -> None:
+    before = all_of(filled)
+    for pair in PAIRS:
+        for device in pair:
+            filled.wipe(device)
+        check_reads(filled)
+        filled.run()
+        assert all_of(filled) == before, pair
+    assert audit(filled) == 0
+
+
+def test_any_two_devices_may_rot(filled: Fragmented) -> None:
+    before = all_of(filled)
+    for pair in PAIRS:
+        for device in pair:
+            spoil(filled, device)
+        check_reads(filled)
+        audit(filled, *{int(device[1]) for device in pair})
+        filled.run()
+        assert all_of(filled) == before, pair
+    assert audit(filled) == 0
+
+
+def test_any_two_devices_may_be_gone(filled: Fragmented) -> None:
+    before = all_of(filled)
+    for pair in PAIRS:
+        for device in pair:
+            filled.lose_device(device)
+        check_reads(filled)
+        filled.run()
+        for size in SIZES:
+            assert indexes(filled, f"o{size}") == list(range(6)), pair
+        for device in pair:
+            filled.replace_device(device)
+        filled.run(times=2)
+        assert all_of(filled) == before, pair
+    assert audit(filled) == 0
+
+
+def test_with_three_gone_nothing_is_said_that_is_not_so(cluster: Fragmented) -> None:
+    assert cluster.put("o", body_of(5000)) == 201
+    before = cluster.fragments("o")
+    lost = [node.device for node in cluster.primaries("o")[:3]]
+    for device in lost:
+        cluster.lose_device(device)
+    left = cluster.fragments("o")
+    for headers in ({}, {"Range": "bytes=5-10"}, {"X-Newest": "true"}):
+        assert cluster.get("o", **headers) == (503, b"")
+    cluster.run(times=2, quarantine_age=0)
+    assert cluster.fragments("o") == left
+    for device in lost:
+        cluster.revive_device(device)
+    assert cluster.get("o") == (200, body_of(5000))
+    cluster.run()
+    assert cluster.fragments("o") == before
+
+
+# -- rows of the fault scenarios ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("failed", "waiting", "cycles"), [
+    ((0,), (), 1), ((0, 5), (), 1), ((0, 4), (), 1), ((), (0,), 1), ((), (0, 5), 1), ((), (0, 4), 1),
+    ((0, 2), (4,), 3), ((0, 4), (2,), 3), ((0, 1), (2,), 2), ((0, 2), (1,), 2), ((0, 2), (1, 3, 5), 3), ((0,), (1, 2, 4, 5), 3),
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("name", ["plain", "n\u00e9\u65e5\u672c"])
+def test_scenario_111_to_115(cluster: Fragmented, name: str, failed: Sequence[int], waiting: Sequence[int], cycles: int) -> None:
+    if name != "plain" and len(failed) + len(waiting) != 3:
+        pytest.skip("one kind of name suffices here")
+    assert cluster.put(name, body_of(70_000), **{"X-Object-Meta-U": "n\u00c3\u00a9"}) == 201
+    assert cluster.cluster.ask("POST", f"/v1/a/c/{name}", {"X-Object-Meta-New": "\u00c3\u00a9"}).status == 202
+    before = cluster.fragments(name)
+    cluster.drop(name, *failed)
+    cluster.undo_durable(name, *waiting)
+    cluster.run(times=cycles)
+    assert cluster.fragments(name) == before
+    assert cluster.get(name) == (200, body_of(70_000))
+
+
+def test_scenario_117_an_expired_object_is_rebuilt(cluster: Fragmented) -> None:
+    assert cluster.put("e", body_of(5000), **{"X-Delete-After": "1"}) == 201
+    before = cluster.fragments("e")
+    cluster.drop("e", 3)
+    until(lambda: cluster.get("e")[0] == 404, "it has expired", 10)
+    cluster.run()
+    assert cluster.fragments("e") == before
+
+
+def test_scenario_121_what_is_durable_counts(cluster: Fragmented) -> None:
+    assert cluster.put("o", body_of(5000)) == 201
+    first = cluster.fragments("o")
+    saved = {}
+    for node in cluster.primaries("o"):
+        folder = cluster.folder(node.device, "o")
+        saved[node.device] = cluster.root / f"kept-{node.device}"
+        (folder).rename(saved[node.device])
+        cluster.forget_hashes(folder)
+    assert cluster.put("o", body_of(7000)) == 201
+    cluster.undo_durable("o", *range(6))
+    for node in cluster.primaries("o"):
+        for path in saved[node.device].iterdir():
+            path.rename(cluster.folder(node.device, "o") / path.name)
+    cluster.drop("o", 0)
+    lost = cluster.primaries("o")[0].device
+    cluster.run()
+    assert {item for item in cluster.fragments("o") if item[0] == lost and "#d" in item[1]} == {item for item in first if item[0] == lost}
+    assert cluster.get("o") == (200, body_of(5000))
+
+
