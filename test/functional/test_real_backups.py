@@ -56,7 +56,7 @@ def content(root: Path) -> dict[str, bytes]:
 
 @pytest.mark.skipif(not shutil.which("restic"), reason="restic is not installed")
 @pytest.mark.parametrize("running", STORES[:1], indirect=True)  # each takes its time: on one kind of cluster
-def test_restic(store: Endpoint, account: Account, remote: str, source: Path, tmp_path: Path) -> None:
+def test_case_C30_restic(store: Endpoint, account: Account, remote: str, source: Path, tmp_path: Path) -> None:
     env = {"ST_AUTH": store.auth_url, "ST_USER": "test:tester", "ST_KEY": "testing", "RESTIC_PASSWORD": "secret", "RESTIC_REPOSITORY": f"swift:{remote}:/repo"}
 
     def restic(*arguments: str | Path, status: int = 0) -> str:

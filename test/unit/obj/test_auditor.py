@@ -188,6 +188,21 @@ def test_a_device_that_fails_as_a_whole_is_left_alone(tmp_path: Path) -> None:
     assert len(box.quarantined) == Brake.LEAST
 
 
+def test_case_X20_a_restore_that_lost_the_attributes_does_not_put_the_device_aside(tmp_path: Path) -> None:
+    """A backup tool brought the files back without their extended attributes: nearly all stay where they are, and it is told."""
+    box = AuditBox(tmp_path)
+    box.auditor.kinds = (FULL,)
+    for number in range(40):
+        box.put(f"o{number}", b"body", 1)
+        for name in os.listxattr(box.path(f"o{number}")):
+            os.removexattr(box.path(f"o{number}"), name)
+    for _ in range(2):
+        box.auditor.run_once()
+        box.clock.now += 3600
+    assert len(box.quarantined) == Brake.LEAST
+    assert box.auditor.figures()["braked"]
+
+
 def test_few_failures_among_many_do_not_brake(tmp_path: Path) -> None:
     box = AuditBox(tmp_path)
     for number in range(100):

@@ -88,7 +88,7 @@ def test_a_fragment_without_its_commit_is_made_durable_in_place(filled: Fragment
     assert sum(run.rebuilder.objects for run in runs) == 0
 
 
-def test_fragments_of_different_times_are_never_mixed(filled: Fragmented, tmp_path: Path) -> None:
+def test_case_X13_fragments_of_different_times_are_never_mixed(filled: Fragmented, tmp_path: Path) -> None:
     """Three fragments of an old object and three of the new one, of the same size: with one of the others there would be enough."""
     name = "o200000"
     kept = {node.device: tmp_path / "kept" / node.device for node in filled.primaries(name)[3:]}
