@@ -19,6 +19,7 @@ from keelstore.common.codec import HEADER_SIZE
 from keelstore.common.daemon_frame import ALL, Selection
 from keelstore.common.work import Risk
 from keelstore.obj import attributes
+from keelstore.obj import metadata as records
 from keelstore.obj.reconstructor import Look
 from test.support.fragments import Fragmented, metadata
 from test.support.waiting import until
@@ -88,8 +89,12 @@ def test_a_fragment_without_its_commit_is_made_durable_in_place(filled: Fragment
     assert sum(run.rebuilder.objects for run in runs) == 0
 
 
-def test_case_X13_fragments_of_different_times_are_never_mixed(filled: Fragmented, tmp_path: Path) -> None:
-    """Three fragments of an old object and three of the new one, of the same size: with one of the others there would be enough."""
+@pytest.mark.parametrize("is_rewritten", [False, True], ids=["later", "same time with an offset"])
+def test_case_X13_fragments_of_different_times_are_never_mixed(filled: Fragmented, tmp_path: Path, is_rewritten: bool) -> None:
+    """Three fragments of an old object and three of the new one, of the same size: with one of the others there would be enough.
+
+    Nor when the new one is one that a daemon wrote anew, at the time of the old one with an offset.
+    """
     name = "o200000"
     kept = {node.device: tmp_path / "kept" / node.device for node in filled.primaries(name)[3:]}
     for device, path in kept.items():
@@ -101,11 +106,25 @@ def test_case_X13_fragments_of_different_times_are_never_mixed(filled: Fragmente
         shutil.rmtree(filled.folder(device, name))
         path.rename(filled.folder(device, name))
         filled.forget_hashes(filled.folder(device, name))
+    if is_rewritten:
+        old = next(file.name.split("#")[0] for file in filled.folder(next(iter(kept)), name).iterdir())
+        for node in filled.primaries(name)[:3]:
+            for file in filled.folder(node.device, name).iterdir():
+                redate(file, f"{old}_{1:016x}")
+            filled.forget_hashes(filled.folder(node.device, name))
     before = filled.fragments(name)
     assert len({item[1].split("#")[0] for item in before}) == 2
     filled.run(times=2)
     assert filled.fragments(name) == before
     assert filled.get(name)[0] == 503
+
+
+def redate(file: Path, time: str) -> None:
+    """Give a fragment another timestamp, in its name and in its record."""
+    record = records.encode({**records.decode(os.getxattr(file, records.RECORD_XATTR)), "X-Timestamp": time})
+    os.setxattr(file, records.RECORD_XATTR, record)
+    os.setxattr(file, records.CHECKSUM_XATTR, records.checksum(record))
+    file.rename(file.with_name(f"{time}#{file.name.partition('#')[2]}"))
 
 
 def copy_metadata(source: Path, target: Path) -> None:
