@@ -90,6 +90,7 @@ class _FragmentRead:
         self._waking = Event()
         self._is_over = False
         self._running = self._asked = 0
+        self._has_lost = False  # a primary has nothing, and knows of no reason why
         self._missing = 0  # primaries that have nothing, or nothing durable
         self._answers: dict[int, Answer] = {}  # of bad answers, by id of their facts
         self._told_asked: set[tuple[str, int]] = set()
@@ -108,7 +109,11 @@ class _FragmentRead:
         for other in self.choice.buckets.values():
             if other is not bucket:
                 _close(facts for group in other.answers.values() for facts in group)
-        return self._nothing() if bucket is None else self._serve(bucket)
+        if bucket is None:
+            return self._nothing()
+        if self._has_lost:
+            self.app.repair.ask(self.policy.index, self.reading.target.part, self.reading.target.path)
+        return self._serve(bucket)
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
@@ -209,6 +214,7 @@ class _FragmentRead:
         note_failure(self.app, node, "GET", self.reading.target.path, status)
         if status == 404 and not node.is_handoff:
             self._missing += 1
+            self._has_lost = self._has_lost or not has_timestamp(headers)
         if node.is_handoff and not has_timestamp(headers) and (status == 404 or status >= 500):
             with contextlib.suppress(*FAILURES):
                 response.drain()
