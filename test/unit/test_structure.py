@@ -203,3 +203,16 @@ assert md5(b"", usedforsecurity=False).hexdigest().startswith("d41d")
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert [path for path, tree in sources() for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "AF_ALG"] == []
+
+
+def test_every_row_of_the_security_page_has_its_tests() -> None:
+    """And every test that bears the id of a row is on the page."""
+    rows = dict(re.findall(r"^\| ([SRCX]\d\d) \|[^|]*\|([^|]*)\|$", (ROOT / "doc/design/security.md").read_text(), re.MULTILINE))
+    found: dict[str, set[str]] = {}
+    for path in (ROOT / "test").rglob("test_*.py"):
+        for name in re.findall(r"^def (test_(?:case|security)_\w+)", path.read_text(), re.MULTILINE):
+            for row in re.findall(r"(?<=_)[SRCX]\d\d(?=_)", name):
+                found.setdefault(row, set()).add(path.relative_to(ROOT / "test").with_suffix("").as_posix())
+    assert [row for row in found if row not in rows] == [], "add a line for these to doc/design/security.md"
+    listed = {row: set(files.replace(",", " ").split()) for row, files in rows.items()}
+    assert {row: files - found.get(row, set()) for row, files in listed.items() if not files or not files <= found.get(row, set())} == {}

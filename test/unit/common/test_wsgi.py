@@ -119,7 +119,7 @@ def test_a_swift_operators_file_loads_as_it_is(tmp_path: Path) -> None:
     assert service.workers >= 1
 
 
-def test_a_pipeline_in_unsafe_order_does_not_start(tmp_path: Path) -> None:
+def test_security_S21_a_pipeline_in_unsafe_order_does_not_start(tmp_path: Path) -> None:
     """security S21: a middleware that serves data in front of authentication would show private containers."""
     pipeline = "catch_errors gatekeeper proxy-logging cache copy tempauth proxy-logging"
     with pytest.raises(ConfigError) as caught:
