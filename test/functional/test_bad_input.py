@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import http.client
+import io
 import pickle
 import socket
+import tarfile
 import threading
 import time
 from collections.abc import Iterator
@@ -22,6 +24,7 @@ from keelstore.common.cluster import load_cluster
 from keelstore.common.ring.ring import Node, RingFile
 from test.functional.conftest import FOREIGN
 from test.support.client import Account, Endpoint, unique
+from test.support.signing import FORM_TYPE, form_body, form_fields, temp_url
 from test.support.store import Store
 from test.support.waiting import until
 
@@ -226,6 +229,16 @@ def _timed(store: Store, account: Account, container: str, headers: dict[str, st
     return time.monotonic() - start
 
 
+def tarred(files: dict[str, bytes]) -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as archive:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return made.getvalue()
+
+
 class Trap:
     """A listener that nothing should ever connect to."""
 
@@ -263,6 +276,17 @@ def test_security_S05_no_header_makes_a_server_connect_elsewhere(live: Store, mi
         assert [entry["hash"] for entry in mine.listing(box, query="prefix=o")] == [hashlib.md5(b"data").hexdigest()]
         mine.delete(box, "o", headers=sent).expect(204)
         mine.delete(box, "copy", headers=sent).expect(204)
+        mine.put(box, query="extract-archive=tar", body=tarred({"o1": b"data", "o2": b"data"}), headers=sent).expect(200)
+        mine.post(query="bulk-delete", body=f"{box}/o1\n{box}/o2\n", headers={**sent, "Content-Type": "text/plain"}).expect(200)
+    mine.post(box, headers={"X-Container-Meta-Temp-Url-Key": "k"}).expect(204)
+    target = f"{mine.path}/{box}/"
+    for sent in variants:
+        for method, body in (("PUT", b"data"), ("POST", None), ("DELETE", None)):
+            mine.endpoint.request(method, temp_url(target + "o", "k", method), {**sent, "X-Delete-At": "9999999999"}, body).expect(201, 202, 204)
+        part = "".join(f"{name}: {value}\r\n" for name, value in sent.items()).encode()
+        form = form_body(form_fields(target, "k"), [("o", b"data", "text/plain")]).replace(b"Content-Type: text/plain\r\n", b"Content-Type: text/plain\r\n" + part)
+        mine.endpoint.request("POST", target, {**sent, "Content-Type": FORM_TYPE}, form).expect(201, 400)
+        mine.delete(box, "o").expect(204, 404)
     assert trap.seen == 0
     for path in live.data.glob("node*/devices/*/async_pending*/*/*"):
         assert where.encode() not in path.read_bytes() and b"AUTH_evil" not in path.read_bytes()

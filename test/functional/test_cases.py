@@ -52,11 +52,8 @@ def test_case_C30_the_etag_is_always_the_md5_of_the_body(account: Account, conta
 def hurried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """A store that takes 25 containers, or objects of one container, a second, and lets nobody wait for long; its largest object is 100 kB."""
     with running(tmp_path_factory.mktemp("hurried") / "data", workers=1) as store:
-        store.edit("proxy-server.conf", ("tempauth copy", "ratelimit tempauth copy") if "tempauth copy" in (store.etc() / "proxy-server.conf").read_text()
-                   else (" tempauth ", " ratelimit tempauth "))
-        with open(store.etc() / "proxy-server.conf", "a") as file:
-            file.write("\n[filter:ratelimit]\nuse = egg:swift#ratelimit\naccount_ratelimit = 25\n"
-                       "container_ratelimit_1 = 25\nmax_sleep_time_seconds = 0.1\nrate_buffer_seconds = 0\n")
+        store.edit("proxy-server.conf", ("[filter:ratelimit]\n", "[filter:ratelimit]\naccount_ratelimit = 25\ncontainer_ratelimit_1 = 25\n"
+                                         "max_sleep_time_seconds = 0.1\nrate_buffer_seconds = 0\n"))
         cluster_file = next(path for name in ("keelstore.conf", "swift.conf") if (path := store.etc() / name).exists())
         with open(cluster_file, "a") as file:
             file.write("\n[swift-constraints]\nmax_file_size = 100000\n")
