@@ -13,9 +13,24 @@ from keelstore.cli.main import data_option
 from keelstore.common import daemon
 
 
-@click.group()
+class _Node(click.Group):
+    """``repair`` is imported only when it is wanted: it needs much that the others do not."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), "repair"])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name != "repair":
+            return super().get_command(ctx, cmd_name)
+        from keelstore.cli.node_repair import repair
+
+        return repair
+
+
+@click.group(cls=_Node)
 def node() -> None:
-    """Start, stop and list single nodes."""
+    """Start, stop and list single nodes; have their daemons repair something now."""
+
 
 
 @node.command("list")

@@ -580,6 +580,18 @@ class Stream:
                 raise  # another limit's, that ended during this wait
             raise WaitTimeout(f"peer was silent for {timeout:.3g} s") from None
 
+    def wait(self, write: bool, timeout: float | None = None) -> None:
+        """Until the peer takes more (``write``), or has sent more. Only after a call on the socket that found nothing to do.
+        Raises OSError, WaitTimeout."""
+        self._wait(self.timeout if timeout is None else timeout, write)
+
+    def count_moved(self, count: int) -> int:
+        """``count``, the bytes that a call of someone else has moved; others run after each megabyte."""
+        self._moved += count
+        if self._moved > _GREEDY:
+            self._step_aside()
+        return count
+
     def _step_aside(self) -> None:
         self._moved = 0
         eventlet.sleep(0)
@@ -775,6 +787,22 @@ def listen(address: tuple[str, int], backlog: int = 4096, reuse_port: bool = Fal
     except BaseException:
         sock.close()
         raise
+
+
+def listen_at(path: str, backlog: int = 8) -> socket.socket:
+    """A listening Unix socket, non-blocking, that only its owner may connect to. Raises OSError."""
+    sock = _plain_socket(socket.AF_UNIX)
+    before = os.umask(0o177)
+    try:
+        sock.bind(path)
+        sock.listen(backlog)
+        sock.setblocking(False)
+        return sock
+    except BaseException:
+        sock.close()
+        raise
+    finally:
+        os.umask(before)
 
 
 def accept(sock: socket.socket) -> Iterator[tuple[socket.socket, Any]]:

@@ -15,6 +15,7 @@ import logging
 import os
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -26,6 +27,7 @@ from keelstore.common.recon_cache import ReconCache
 from keelstore.common.stats import NO_STATS, NoStats
 from keelstore.common.work import Progress, for_each
 
+MAX_ASKED = 1000  # wishes of an operator that wait
 SHOW_S = 5.0  # how often the progress of a pass that runs is written
 
 
@@ -95,6 +97,7 @@ class Daemon:
         self.progress = Progress()
         self.passes = 0
         self._wake = concurrency.Event()
+        self._asked: deque[Selection] = deque()
         self._shown_at = 0.0
 
     # -- what a subclass says ------------------------------------------------------------------------------------------
@@ -157,14 +160,20 @@ class Daemon:
         self.show(force=True)  # that it runs, before its first pass
         if not self.starts_at_once:
             self.rest(self.world.random.random() * self.interval_s)
+        due, only = 0.0, ALL
         while True:
             began = time.monotonic()
+            is_overdue = began >= due and not only.is_all  # for somebody asks all the time
+            only = self._asked.popleft() if self._asked and not is_overdue else ALL
             try:
-                self.run_once()
+                self.run_once(only)
             except Exception:
                 self.log.exception("a pass failed")
-            took = time.monotonic() - began
-            self.rest(max(self.interval_s - took, took * self.rest_share, 0.01))
+            now = time.monotonic()
+            if only.is_all:
+                due = now + max(self.interval_s - (now - began), (now - began) * self.rest_share)
+            if not self._asked:
+                self.rest(max(due - now, 0.01))
 
     def rest(self, seconds: float) -> None:
         """Wait, unless ``wake`` is called."""
@@ -177,6 +186,12 @@ class Daemon:
     def wake(self) -> None:
         """Begin the next pass now."""
         self._wake.set()
+
+    def ask(self, only: Selection) -> None:
+        """An operator wants a pass over these now: it comes before the next whole one. Does not wait."""
+        if only not in self._asked and len(self._asked) < MAX_ASKED:
+            self._asked.append(only)
+        self.wake()
 
     def dry_run(self, only: Selection = ALL) -> Iterator[str]:
         """The plan of a pass, a line for each job; nothing is carried out."""

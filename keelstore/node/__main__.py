@@ -20,7 +20,7 @@ from keelstore.common.errors import ConfigError, KeelstoreError, RingError  # no
 from keelstore.common.wsgi import STORAGE_KINDS  # noqa: E402
 from keelstore.node.command import own_command  # noqa: E402
 from keelstore.node.listeners import BindError  # noqa: E402
-from keelstore.node.roles import load_node, load_role  # noqa: E402
+from keelstore.node.roles import load_node, load_role, socket_of  # noqa: E402
 from keelstore.node.supervisor import Inherited, Supervisor  # noqa: E402
 
 
@@ -59,6 +59,8 @@ def main(arguments: Sequence[str] | None = None, role: str | None = None) -> int
         if options.run_dir:
             name = options.name or os.path.basename(options.conf).removesuffix(".d").removesuffix(".conf")
             program = replace(program, run_dir=os.path.abspath(options.run_dir), name=name)
+            if program.background is not None:
+                program.background.socket_path = socket_of(os.path.abspath(options.run_dir), name)
         if verbose:
             logs.add_console(program.logger)
         logs.use_for_modules(program.logger)

@@ -24,6 +24,7 @@ from keelstore.common.daemon_frame import Daemon
 from keelstore.common.errors import KeelstoreError
 from keelstore.common.wsgi import STORAGE_KINDS, Service, reached_as
 from keelstore.node.daemons import Parts, Wanted
+from keelstore.node.wishes import Door, Wish
 
 _AGAIN_S = 10.0  # after a daemon could not be made, or its loop ended
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
@@ -32,7 +33,10 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 class Background:
     """The daemons of a node. ``open`` before forking, then ``run`` in the process that is to have them."""
 
-    def __init__(self, wanted: Sequence[Wanted], services: Sequence[Service], logger: logging.Logger, nice: int = 0):
+    def __init__(self, wanted: Sequence[Wanted], services: Sequence[Service], logger: logging.Logger, nice: int = 0,
+                 socket_path: str | None = None):
+        """``socket_path``: where operators ask something of the daemons."""
+        self.socket_path = socket_path
         self.wanted, self.services, self.log, self.nice = list(wanted), list(services), logger, nice
         self.channel: events.Channel | None = None
         self.daemons: dict[str, Daemon] = {}
@@ -75,7 +79,22 @@ class Background:
             concurrency.spawn(self._keep_running, parts, what)
         if self.channel is not None:
             concurrency.spawn(self._read_hints, self.channel.receiver)
+        if self.socket_path is not None:
+            door = Door(self.socket_path, self._ask)
+            try:
+                concurrency.spawn(door.serve, door.open())
+            except OSError as error:
+                self.log.warning("%s cannot be opened, so the daemons cannot be asked for anything: %s", door.path, error)
         self.log.info("daemons: %s", ", ".join(what.name for what in self.wanted))
+
+    def _ask(self, wish: Wish) -> list[str]:
+        """Have the daemons that an operator names look now. Raises ValueError when none of them is here."""
+        asked = [self.daemons[name] for name in wish.daemons if name in self.daemons]
+        if not asked:
+            raise ValueError(f"this node runs no {' or '.join(wish.daemons)}")
+        for daemon in asked:
+            daemon.ask(wish.only)
+        return [daemon.name for daemon in asked]
 
     def _keep_running(self, parts: Parts, what: Wanted) -> None:
         while True:

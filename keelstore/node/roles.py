@@ -92,7 +92,13 @@ def _background(options: NodeOptions, services: tuple[Service, ...], logger: log
         raise ConfigError(f"expected auto, none, or names of daemons: {', '.join(DAEMONS)}", file=config.path,
                           section="node", option="background", value=unknown[0])
     wanted = wanted_of_node(services, None if "auto" in names else names)
-    return Background(wanted, services, logger, options.background_nice) if wanted else None
+    path = socket_of(os.path.join(config.here, options.run_dir), options.name)
+    return Background(wanted, services, logger, options.background_nice, path) if wanted else None
+
+
+def socket_of(run_dir: str, name: str) -> str:
+    """Where the daemons of a node are asked for something."""
+    return os.path.join(run_dir, f"{name}.daemons")
 
 
 def _named(service: Service, node: str) -> Service:

@@ -225,6 +225,31 @@ class PartitionDaemon(Daemon):
             self.queue.put(key, key, risk, self.world.clock() + delay_s, key[1])
             self.workers.kick()
 
+    def ask(self, only: Selection) -> None:
+        """What an operator names goes into the queue at once, also while a pass runs. The partitions of a device are those
+        that it has and those that are to be brought to it.
+        """
+        concurrency.spawn(self._enqueue_asked, only)
+
+    def _enqueue_asked(self, only: Selection) -> None:
+        count = 0
+        for policy, ring in self._policies(only):
+            for node in self.own(ring).values():
+                try:
+                    path = fs.check_device(self._common.devices, node.device, self._common.mount_check)
+                    found = on_disk_thread(node.device, partitions, path, layout.objects_dir(policy.index), only)
+                except (DeviceUnavailable, OSError) as error:
+                    self.log.warning("device %s cannot be looked at as was asked: %s", node.device, error)
+                    continue
+                for partition in found:
+                    if only.has_device(node.device) or any(one.device in only.devices for one in ring.primaries(partition)):
+                        key = policy.index, node.device, partition
+                        self._failures.pop(key, None)
+                        self.queue.reschedule(key, key, Risk.DURABILITY, self.world.clock(), node.device)
+                        count += 1
+        self.workers.kick()
+        self.log.info("%d partitions are looked at, as was asked", count)
+
     def _on_return(self, address: Address) -> None:
         """A peer is back: what waits for it goes first."""
         now = self.world.clock()

@@ -1,12 +1,15 @@
 """Running stores whose daemons are left to themselves: objects under the wrong policy come where they belong (scenarios of
-``scenarios-fault`` 4), and containers are kept in step with their copies in the same and in another store (5).
+``scenarios-fault`` 4), containers are kept in step with their copies in the same and in another store (5), and what an operator
+points at is repaired at once.
 """
 
 from __future__ import annotations
 
 import itertools
+import shutil
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -159,3 +162,49 @@ def test_a_container_and_its_copy_stay_in_step(stores: tuple[Store, Store], acco
     assert other.get(copy, "o4").body == b"newer"
     assert sorted(entry["name"] for entry in other.listing(copy)) == sorted(["last", *(f"o{n}" for n in (0, 1, 4, 5, 6, 7, 8, 9))])
     assert sorted(entry["name"] for entry in account.listing(source)) == sorted(["last", *(f"o{n}" for n in (0, 1, 4, 5, 6, 7, 8, 9))])
+
+
+def copies(store: Store, cluster: Cluster, container: str, obj: str) -> list[Path]:
+    digest = cluster.hash_path.hexdigest(cluster.account, container, obj)
+    return sorted(store.devices().glob(f"*/objects/*/{digest[-3:]}/{digest}/*.data"))
+
+
+def test_what_an_operator_points_at_is_repaired_at_once(store: Store, account: Account) -> None:
+    cluster, container = Cluster(store, account.name), unique()
+    account.put(container).expect(201)
+    for name in ("o", "p"):
+        account.put(container, name, body=b"body").expect(201)
+    lost = copies(store, cluster, container, "o")[0]
+    shutil.rmtree(lost.parent)
+    done = store.command("node", "repair", f"/{account.name}/{container}/o")
+    assert "node 1: object-replicator looks at" in done.stdout
+    until(lost.exists, "the copy is there again", 15)
+    lost = copies(store, cluster, container, "p")[0]
+    device = lost.relative_to(store.devices()).parts[0]
+    shutil.rmtree(store.devices() / device / "objects")
+    done = store.command("node", "repair", "--device", device, "--policy", "0")
+    assert f"node 1: object-replicator, object-reconstructor, object-updater look at device {device}, policy 0 now" in done.stdout
+    until(lost.exists, "the device has its copy again", 15)
+
+
+def test_a_container_is_repaired_when_it_is_named(store: Store, account: Account) -> None:
+    container = unique()
+    account.put(container, headers={"X-Container-Meta-Color": "red"}).expect(201)
+    cluster = Cluster(store, account.name)
+    digest = cluster.hash_path.hexdigest(account.name, container)
+    (lost, *_) = sorted(store.devices().glob(f"*/containers/*/{digest[-3:]}/{digest}/*.db"))
+    shutil.rmtree(lost.parent)
+    done = store.command("node", "repair", f"/{account.name}/{container}")
+    assert "container-replicator, container-updater look at" in done.stdout
+    until(lost.exists, "the database is there again", 15)
+
+
+def test_what_cannot_be_asked_for_is_said(store: Store) -> None:
+    for arguments, text in ((("a/c",), "expected /account"), (("--node", "7"), "there is no node 7"), (("--daemon", "x"), "Invalid value"),
+                            (("--partition", "-1"), "Invalid value")):
+        done = store.command("node", "repair", *arguments, check=False)
+        assert done.returncode != 0
+        assert text in done.stderr
+        assert "Traceback" not in done.stderr
+    conf = store.etc() / "node.conf"
+    assert store.command("node", "repair", "--conf", str(conf), "--daemon", "object-updater").stdout == "node1: object-updater looks at everything now\n"

@@ -56,6 +56,43 @@ def test_a_pass_carries_out_the_whole_plan_whatever_fails(tmp_path: Path, limit:
     assert (shown["passes"], shown["done"], shown["failed"], shown["running"]) == (1, 5, 2, False)
 
 
+class Asked(Counting):
+    """Remembers what each pass was restricted to."""
+
+    def __init__(self, tmp_path: Path, interval_s: float = 60):
+        super().__init__(tmp_path, interval_s=interval_s)
+        self.passes_over: list[Selection] = []
+
+    def plan(self, only: Selection) -> Iterator[int]:
+        self.passes_over.append(only)
+        yield 0
+
+
+def test_what_an_operator_asks_for_comes_before_the_next_whole_pass(tmp_path: Path) -> None:
+    daemon = Asked(tmp_path)
+    task = concurrency.spawn(daemon.run_forever)
+    concurrency.sleep(0.02)
+    wishes = [Selection(devices=frozenset({"d1"})), Selection(partitions=frozenset({3}))]
+    for wish in (*wishes, wishes[0]):
+        daemon.ask(wish)
+    concurrency.sleep(0.05)
+    assert daemon.passes_over == [ALL, *wishes]
+    daemon.wake()  # a whole one
+    concurrency.sleep(0.05)
+    assert daemon.passes_over == [ALL, *wishes, ALL]
+    task.kill()
+
+
+def test_a_daemon_that_is_asked_all_the_time_still_makes_whole_passes(tmp_path: Path) -> None:
+    daemon = Asked(tmp_path, interval_s=0.05)
+    task = concurrency.spawn(daemon.run_forever)
+    for _ in range(40):
+        daemon.ask(Selection(partitions=frozenset({3})))
+        concurrency.sleep(0.005)
+    assert daemon.passes_over.count(ALL) >= 2
+    task.kill()
+
+
 def test_a_plan_is_printed_and_not_carried_out(tmp_path: Path) -> None:
     daemon = Counting(tmp_path)
     assert list(daemon.dry_run()) == ["0", "1", "2", "3", "4"] and daemon.done == []
