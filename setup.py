@@ -17,6 +17,7 @@ def read(*path):
 NAMES = runpy.run_path(os.path.join(HERE, "keelstore", "common", "entry_points.py"))
 
 REQUIRES = [  # doc/design/dependencies.md says what each is for
+    "awscrt>=0.23",
     "click>=8.1",
     "cryptography>=41.0",
     "dnspython>=2.4",

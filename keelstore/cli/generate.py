@@ -19,8 +19,8 @@ PART_POWER = 10
 MIN_PART_HOURS = 1
 _HEAD = "# Written by 'keelstore up'. Once you change this file, it is yours: 'up' leaves it alone.\n\n"
 _PIPELINE = ("catch_errors", "gatekeeper", "healthcheck", "metrics", "proxy-logging", "cache", "etag-quoter", "domain_remap",
-             "listing_formats", "container_sync", "bulk", "tempurl", "ratelimit", "crossdomain", "formpost", "tempauth",
-             "staticweb", "copy", "container-quotas", "account-quotas", "slo", "dlo", "versioned_writes", "symlink",
+             "listing_formats", "s3api", "container_sync", "bulk", "tempurl", "ratelimit", "crossdomain", "formpost",
+             "tempauth", "staticweb", "copy", "container-quotas", "account-quotas", "slo", "dlo", "versioned_writes", "symlink",
              "proxy-logging", "proxy-server")
 _ENCRYPTION = ("keymaster", "encryption")  # left of the last proxy-logging
 SECRET_FILES = ("keelstore.conf", "proxy-server.conf", "keymaster.conf")
@@ -239,6 +239,11 @@ use = egg:keelstore#crossdomain
 [filter:formpost]
 use = egg:keelstore#formpost
 
+[filter:s3api]
+use = egg:keelstore#s3api
+s3_acl = true
+check_bucket_owner = true
+
 [filter:tempauth]
 use = egg:keelstore#tempauth
 reseller_prefix = AUTH, SERVICE
@@ -256,6 +261,7 @@ use = egg:keelstore#copy
 
 [filter:slo]
 use = egg:keelstore#slo
+max_manifest_segments = 10000
 
 [filter:dlo]
 use = egg:keelstore#dlo

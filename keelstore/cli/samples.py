@@ -18,7 +18,10 @@ from keelstore.account.options import (
     AccountReplicatorOptions,
     AccountServerOptions,
 )
+from keelstore.cli.dispersion import DispersionOptions
+from keelstore.cli.drive_audit import DriveAuditOptions
 from keelstore.cli.layout import OFFSETS
+from keelstore.cli.recon_cron import ReconCronOptions
 from keelstore.common.daemon import ProcessOptions
 from keelstore.common.httpserver import ServerOptions
 from keelstore.common.limits import Limits
@@ -52,6 +55,7 @@ from keelstore.common.middleware.proxy_logging import ProxyLoggingOptions
 from keelstore.common.middleware.ratelimit import RatelimitOptions
 from keelstore.common.middleware.read_only import ReadOnlyOptions
 from keelstore.common.middleware.recon import ReconOptions
+from keelstore.common.middleware.s3api import S3ApiOptions
 from keelstore.common.middleware.slo import SloOptions
 from keelstore.common.middleware.staticweb import StaticWebOptions
 from keelstore.common.middleware.symlink import SymlinkOptions
@@ -114,14 +118,15 @@ def _storage(kind: str, cls: type, *daemons: tuple[str, type, str]) -> Sample:
         Section("pipeline:main", text=f"pipeline = healthcheck recon {kind}-server\n"),
         Section(f"app:{kind}-server", (cls,), f"use = egg:keelstore#{kind}\n"),
         _filter("healthcheck", "healthcheck", HealthcheckOptions),
-        _filter("recon", "recon", ReconOptions),
+        Section("filter:recon", (ReconOptions, *((ReconCronOptions,) if kind == "object" else ())),
+                "use = egg:keelstore#recon\n"),
         _filter("backend_ratelimit", "backend_ratelimit", BackendRatelimitOptions,
                 "After recon, where wanted: healthcheck recon backend_ratelimit ..."),
         *(Section(name, (options,), note=note) for name, options, note in daemons),
     ))
 
 
-_PIPELINE = ("catch_errors gatekeeper healthcheck proxy-logging cache etag-quoter listing_formats container_sync bulk "
+_PIPELINE = ("catch_errors gatekeeper healthcheck proxy-logging cache etag-quoter listing_formats s3api container_sync bulk "
              "tempurl ratelimit formpost tempauth staticweb copy container-quotas account-quotas slo dlo versioned_writes "
              "symlink proxy-logging")
 
@@ -160,6 +165,8 @@ SAMPLES = (
         _filter("tempurl", "tempurl", TempUrlOptions),
         _filter("ratelimit", "ratelimit", RatelimitOptions),
         _filter("formpost", "formpost", FormPostOptions),
+        _filter("s3api", "s3api", S3ApiOptions,
+                "The S3 protocol: just left of the auth filter. Uploads in parts may have as many parts as slo allows."),
         _filter("tempauth", "tempauth", TempAuthOptions,
                 "Users: user_ACCOUNT_USER = KEY [GROUP...] [STORAGE URL]. The group .admin makes an owner of the account, "
                 ".reseller_admin one of all accounts. With names in base64 without '=': user64_ACCOUNT_USER.",
@@ -226,6 +233,13 @@ SAMPLES = (
              ("object-expirer", ObjectExpirerOptions,
               "Deletes objects whose time has come. How much longer those of an account or container stay: "
               "delay_reaping_ACCOUNT or delay_reaping_ACCOUNT/CONTAINER (URL-quoted) = seconds.")),
+    Sample("dispersion.conf", "keelstore-dispersion-populate and keelstore-dispersion-report.", (
+        Section("dispersion", (DispersionOptions,)),
+    )),
+    Sample("drive-audit.conf", "keelstore-drive-audit.", (
+        Section("drive-audit", (DriveAuditOptions,),
+                note="Patterns of errors: regex_pattern_1 and so on; group 1 is the drive."),
+    )),
 )
 
 

@@ -95,6 +95,8 @@ class TempAuth:
             return self._give_token(Request(environ))(environ, start_response)
         if S3_DETAILS in environ:
             self._check_s3(environ)
+            if environ[S3_DETAILS].get("identify_only"):
+                return Response(204)(environ, start_response)
             return self.app(environ, start_response)
         token = environ.get("HTTP_X_AUTH_TOKEN") or environ.get("HTTP_X_STORAGE_TOKEN")
         if token and token.startswith(self._prefix):
@@ -259,6 +261,7 @@ class TempAuth:
         name = details["access_key"]
         user = self.options.users.get(name)
         if user is None or not user.key or not details["check_signature"](user.key):
+            details["unknown_key"] = user is None
             environ[AUTHORIZE] = self.denied
             return
         account = self.options.rules.url_of(user).rpartition("/")[2]

@@ -1,0 +1,140 @@
+"""s3api: the S3 protocol on top of the Swift API (``spec: s3-api``).
+
+A request that is signed as S3 clients sign (or is for a bucket, anonymously) is read by ``authentication`` and
+``target``, identified by the auth filter to the right (``identity``), routed (``routing``), allowed (``access``) and
+served by a module in ``resources``, which speaks to the right through ``S3Request.swift`` only. Everything else
+passes unread, at the price of two look-ups.
+
+Pure: ``signature``, ``target``, ``acl``, ``etags``, ``xml``, ``checksums``, ``errors``, ``times``. At the edge:
+``body`` and ``chunks`` (reading), ``index`` (bucket names).
+
+Stands after cache, before the auth filter, which needs to know ``s3api.auth_details``; needs slo for uploads in
+parts, bulk to delete them, copy, and symlink and versioned_writes for versions.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from keelstore.common.errors import RequestError
+from keelstore.common.http import Environ, Request, Response, StartResponse, WSGIApp
+from keelstore.common.middleware.s3api import access, authentication
+from keelstore.common.middleware.s3api.errors import S3Error
+from keelstore.common.middleware.s3api.identity import identify
+from keelstore.common.middleware.s3api.index import BucketIndex
+from keelstore.common.middleware.s3api.options import S3ApiOptions
+from keelstore.common.middleware.s3api.request import S3Request
+from keelstore.common.middleware.s3api.resources import router
+from keelstore.common.middleware.s3api.target import Target, bucket_of_host, is_bucket_name, target_of
+from keelstore.common.options import parse
+from keelstore.common.registry import register_info
+
+AFTER: Final = ("catch_errors", "gatekeeper", "memcache")
+BEFORE: Final = ("tempauth", "s3token", "keystoneauth", "bulk", "slo", "copy", "versioned_writes", "symlink")
+
+
+class S3Api:
+    def __init__(self, app: WSGIApp, options: S3ApiOptions, clock: Callable[[], float] = time.time):
+        self.app, self.options, self.clock = app, options, clock
+        self.router = router()
+        self.index = BucketIndex(app) if options.s3_acl and options.bucket_index else None
+
+    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        kind = authentication.kind_of(environ)
+        if not kind:
+            return self.app(environ, start_response)
+        response = self._serve(environ, kind)
+        trans_id = environ.get("swift.trans_id", "")
+        response.headers["x-amz-request-id"] = response.headers["x-amz-id-2"] = trans_id
+        response.headers.setdefault("Content-Type", "application/xml")
+        environ["swift.leave_relative_location"] = True
+
+        def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
+            return start_response(status, [(_spelled(name), value) for name, value in headers])
+
+        return response(environ, start)
+
+    def _serve(self, environ: Environ, kind: str) -> Response:
+        environ["swift.source"] = "S3"
+        resource, trans_id = environ["PATH_INFO"], environ.get("swift.trans_id", "")
+        request: S3Request | None = None
+        try:
+            target = target_of(Request(environ).path, environ.get("HTTP_HOST", ""), self.options.storage_domain)
+            resource = target.resource
+            request = self._read(environ, kind, target)
+            route = self.router.route(request)
+            access.check(request, route)
+            return route.handler(request)
+        except S3Error as error:
+            found = error
+        except RequestError as error:
+            found = (
+                request.body.failure
+                if request is not None and request.body is not None and request.body.failure
+                else _of(error)
+            )
+        environ.setdefault("swift.log_info", []).append(
+            f"s3:err:{found.code}{'.' + found.reason if found.reason else ''}"
+        )
+        return found.response(resource, trans_id)
+
+    def _read(self, environ: Environ, kind: str, target: Target) -> S3Request:
+        by_host = bucket_of_host(environ.get("HTTP_HOST", ""), self.options.storage_domain) or ""
+        signed = authentication.read(environ, kind, self.options, by_host, self.clock())
+        request = S3Request(environ, self.app, self.options, target, signed, self._locate, self.index)
+        environ["swift.access_logging"] = {
+            "user_id": signed.access_key if len(signed.access_key) <= 128 else signed.access_key[:125] + "..."
+        }
+        if (
+            target.bucket is not None
+            and not target.by_host
+            and not is_bucket_name(target.bucket, self.options.dns_compliant_bucket_names)
+        ):
+            raise S3Error("InvalidBucketName", BucketName=target.bucket)
+        request.identity = identify(environ, self.app, signed)
+        return request
+
+    def _locate(self, request: S3Request, bucket: str) -> str | None:
+        """The account that a bucket is in: the user's own before that of anybody else."""
+        own = request.identity.account
+        if self.index is None:
+            return own
+        if own is not None and request.container_info(bucket, own).is_success:
+            return own
+        return self.index.account_of(request.environ, bucket) or own
+
+
+def _spelled(name: str) -> str:
+    """A header's name as S3 clients, some of which compare exactly, expect it."""
+    return name.lower() if name.startswith("X-Amz-") else "ETag" if name == "Etag" else name
+
+
+def _of(error: RequestError) -> S3Error:
+    """An error of the request itself, met while its body was read."""
+    if error.status in (408, 499):
+        return S3Error("RequestTimeout", headers={"Connection": "close"})
+    return S3Error("EntityTooLarge" if error.status == 413 else "InvalidRequest", error.reason)
+
+
+def filter_factory(global_conf: dict[str, str], **local_conf: str) -> Callable[[WSGIApp], S3Api]:
+    options = parse(S3ApiOptions, {**global_conf, **local_conf})
+    register_info(
+        "s3api",
+        max_bucket_listing=options.max_bucket_listing,
+        max_parts_listing=options.max_parts_listing,
+        max_upload_part_num=options.max_upload_part_num,
+        max_multi_delete_objects=options.max_multi_delete_objects,
+        allow_multipart_uploads=options.allow_multipart_uploads,
+        min_segment_size=options.min_segment_size,
+        s3_acl=options.s3_acl,
+    )
+
+    def make(app: WSGIApp) -> S3Api:
+        return S3Api(app, options)
+
+    return make
+
+
+__all__: Any = ("AFTER", "BEFORE", "S3Api", "S3ApiOptions", "filter_factory")

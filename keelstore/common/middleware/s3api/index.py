@@ -1,0 +1,92 @@
+"""Whose a bucket is: one namespace of bucket names over all accounts (option ``bucket_index``; ``spec: s3-api 1.2``).
+
+A name is an object in the cluster's own account ``.s3``: container ``buckets``, the account as its body. It is made, with
+``If-None-Match: *``, before the container and removed after it, so a name that leads nowhere can be taken over and a bucket
+whose name is lost is still found by its owner, in his own account, as containers made with Swift are.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from keelstore.common.http import CACHE, Environ, WSGIApp, call_app
+from keelstore.common.info import container_info
+from keelstore.common.internal import subrequest
+
+ACCOUNT: Final = ".s3"
+CONTAINER: Final = "buckets"
+CACHED_S: Final = 60
+_KEY: Final = "s3bucket/"
+
+
+class BucketIndex:
+    def __init__(self, app: WSGIApp):
+        self.app = app
+
+    def account_of(self, environ: Environ, bucket: str) -> str | None:
+        """The account that holds the name; None when nobody does."""
+        cache = environ.get(CACHE)
+        if cache is not None:
+            found = cache.get(_KEY + bucket)
+            if isinstance(found, str) and found:
+                return found
+        response = self._ask(environ, "GET", bucket)
+        account = response.read(4096).decode("utf-8", "replace") if response.status == 200 else None
+        if response.status != 200:
+            response.drain()
+        elif account and cache is not None:
+            cache.set(_KEY + bucket, account, CACHED_S)
+        return account or None
+
+    def claim(self, environ: Environ, bucket: str, account: str) -> bool:
+        """Take the name for an account: whether it is that account's now. A name whose bucket is gone goes to who asks."""
+        for _ in range(2):
+            response = self._ask(environ, "PUT", bucket, account.encode(), {"If-None-Match": "*"})
+            response.drain()
+            if response.status == 404:
+                made = call_app(
+                    self.app, subrequest(environ, "PUT", f"/v1/{ACCOUNT}/{CONTAINER}", source="S3", pre_authed=True)
+                )
+                made.drain()
+                continue
+            if response.status != 412:
+                return response.is_success
+            break
+        self._forget(environ, bucket)
+        holder = self.account_of(environ, bucket)
+        if holder == account:
+            return True
+        if holder is None or container_info(environ, self.app, holder, bucket, source="S3").status != 404:
+            return False
+        response = self._ask(environ, "PUT", bucket, account.encode())
+        response.drain()
+        self._forget(environ, bucket)
+        return response.is_success
+
+    def release(self, environ: Environ, bucket: str, account: str) -> None:
+        """Give up the name, if it is the account's."""
+        self._forget(environ, bucket)
+        if self.account_of(environ, bucket) == account:
+            self._ask(environ, "DELETE", bucket).drain()
+        self._forget(environ, bucket)
+
+    def _ask(
+        self, environ: Environ, method: str, bucket: str, body: bytes = b"", headers: dict[str, str] | None = None
+    ) -> Any:
+        return call_app(
+            self.app,
+            subrequest(
+                environ,
+                method,
+                f"/v1/{ACCOUNT}/{CONTAINER}/{bucket}",
+                body=body,
+                headers=headers,
+                source="S3",
+                pre_authed=True,
+            ),
+        )
+
+    def _forget(self, environ: Environ, bucket: str) -> None:
+        cache = environ.get(CACHE)
+        if cache is not None:
+            cache.delete(_KEY + bucket)

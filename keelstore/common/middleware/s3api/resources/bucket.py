@@ -1,0 +1,129 @@
+"""Buckets: create, head, delete, location (``spec: s3-api 3.2``)."""
+
+from __future__ import annotations
+
+import json
+
+from keelstore.common.http import Response
+from keelstore.common.middleware.s3api import acl, xml
+from keelstore.common.middleware.s3api.errors import S3Error
+from keelstore.common.middleware.s3api.outcome import check
+from keelstore.common.middleware.s3api.request import CONTAINER_SYSMETA, S3Request
+from keelstore.common.middleware.s3api.routing import ANYONE, BUCKET, OWNER, Route
+from keelstore.common.middleware.s3api.target import is_bucket_name
+
+MAX_BODY = 10240
+_PAGE = 1000
+
+
+def create(request: S3Request) -> Response:
+    bucket = request.bucket
+    if not is_bucket_name(bucket, request.options.dns_compliant_bucket_names):
+        raise S3Error("InvalidBucketName", BucketName=bucket)
+    if request.identity.user is None or request.identity.account is None:
+        raise S3Error("AccessDenied")
+    _check_location(request)
+    wanted = acl.canned(request.header("X-Amz-Acl", "private") or "private", request.user)
+    if wanted is None:
+        raise S3Error("InvalidArgument", ArgumentName="x-amz-acl", ArgumentValue=request.header("X-Amz-Acl"))
+    account = request.identity.account
+    if request.options.s3_acl and not request.identity.owns_account(request.environ):
+        raise S3Error("AccessDenied")
+    known = request.container_info(bucket, account)
+    if known.is_success:
+        return _made_already(request, acl.decode(known.sysmeta.get("s3api-acl")), wanted)
+    index = request.index
+    if index is not None and not index.claim(request.environ, bucket, account):
+        raise S3Error("BucketAlreadyExists", BucketName=bucket)
+    headers = {CONTAINER_SYSMETA + "Acl": wanted.encode()} if request.options.s3_acl else {}
+    response = check(request, request.swift("PUT", bucket, headers=headers, account=account))
+    response.drain()
+    if response.status == 202:
+        request.forget()
+        return _made_already(request, request.bucket_acl(), wanted)
+    return Response(200, {"Location": f"/{bucket}"}, body=b"")
+
+
+def _made_already(request: S3Request, found: acl.Acl, wanted: acl.Acl) -> Response:
+    """A bucket that is there is never changed. Its owner may ask for it again, as it is."""
+    if found.owner not in (None, request.user):
+        raise S3Error("BucketAlreadyExists", BucketName=request.bucket)
+    if request.options.s3_acl and found.owner is not None:
+        if set(found.grants) != set(wanted.grants):
+            raise S3Error("BucketAlreadyExists", BucketName=request.bucket)
+        return Response(200, {"Location": f"/{request.bucket}"}, body=b"")
+    raise S3Error("BucketAlreadyOwnedByYou", BucketName=request.bucket)
+
+
+def _check_location(request: S3Request) -> None:
+    if not request.content_length() and request.content_length() is not None:
+        return
+    data = request.read_body(MAX_BODY)
+    if not data.strip():
+        return
+    try:
+        document = xml.parse(data, "CreateBucketConfiguration")
+    except xml.XmlError:
+        raise S3Error("MalformedXML") from None
+    location = document.value("LocationConstraint")
+    allowed = (None, "", request.options.location, request.options.location.lower(), *request.options.extra_regions)
+    if location not in allowed and "*" not in request.options.extra_regions:
+        raise S3Error("InvalidLocationConstraint", LocationConstraint=location)
+
+
+def head(request: S3Request) -> Response:
+    request.bucket_info()
+    if not request.options.s3_acl:
+        check(request, request.swift("HEAD", request.bucket)).close()
+    return Response(
+        200,
+        {"x-amz-bucket-region": request.options.location, "x-amz-access-point-alias": "false"},
+        body=b"",
+        content_type="application/xml",
+    )
+
+
+def delete(request: S3Request) -> Response:
+    found = check(request, request.swift("HEAD", request.bucket))
+    found.close()
+    if int(found.headers.get("X-Container-Object-Count", "0")):
+        raise S3Error("BucketNotEmpty", BucketName=request.bucket)
+    _delete_segments(request)
+    check(request, request.swift("DELETE", request.bucket)).drain()
+    if request.index is not None:
+        request.index.release(request.environ, request.bucket, request.account)
+    return Response(204)
+
+
+def _delete_segments(request: S3Request) -> None:
+    """What uploads in parts have left behind, and the container it is in."""
+    for _ in range(1000):
+        response = request.swift("GET", request.segments, query={"format": "json", "limit": str(_PAGE)})
+        if response.status == 404:
+            response.drain()
+            return
+        entries = json.loads(check(request, response).read() or b"[]")
+        if not entries:
+            break
+        for entry in entries:
+            check(request, request.swift("DELETE", request.segments, entry["name"]), 404).drain()
+    check(request, request.swift("DELETE", request.segments), 404).drain()
+
+
+def location(request: S3Request) -> Response:
+    request.bucket_info()
+    found = request.options.location
+    body = xml.DECLARATION + (
+        f'<LocationConstraint xmlns="{xml.NS}">'.encode()
+        + xml.text_of("" if found == "us-east-1" else found)
+        + b"</LocationConstraint>"
+    )
+    return Response(200, body=body, content_type="application/xml")
+
+
+ROUTES = (
+    Route(BUCKET, "PUT", create, "s3:CreateBucket", ANYONE),
+    Route(BUCKET, "HEAD", head, "s3:ListBucket", acl.READ),
+    Route(BUCKET, "DELETE", delete, "s3:DeleteBucket", OWNER),
+    Route(BUCKET, "GET", location, "s3:GetBucketLocation", acl.READ, sub="location"),
+)
