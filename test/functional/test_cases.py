@@ -18,7 +18,7 @@ import pytest
 from test.functional.conftest import STORES
 from test.support.client import Account, Answer, Endpoint, unique
 from test.support.load import run_clients
-from test.support.signing import temp_url
+from test.support.signing import FORM_TYPE, form_body, form_fields, temp_url
 from test.support.store import Store, running
 
 GIB_5 = 5368709122  # the default max_file_size
@@ -50,10 +50,16 @@ def test_case_C30_the_etag_is_always_the_md5_of_the_body(account: Account, conta
 
 @pytest.fixture(scope="module")
 def hurried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """A store that takes 25 containers, or objects of one container, a second, and lets nobody wait for long; its largest object is 100 kB."""
+    """A store that takes 25 containers, or objects of one container, a second, and lets nobody wait for long; its largest object is 100 kB.
+
+    It logs all that can be logged.
+    """
     with running(tmp_path_factory.mktemp("hurried") / "data", workers=1) as store:
         store.edit("proxy-server.conf", ("[filter:ratelimit]\n", "[filter:ratelimit]\naccount_ratelimit = 25\ncontainer_ratelimit_1 = 25\n"
                                          "max_sleep_time_seconds = 0.1\nrate_buffer_seconds = 0\n"))
+        store.edit("proxy-server.conf", ("[filter:proxy-logging]\n", "[filter:proxy-logging]\naccess_log_headers = yes\n"))
+        for kind in ("proxy", "account", "container", "object"):
+            store.edit(f"{kind}-server.conf", ("[DEFAULT]\n", "[DEFAULT]\nlog_level = DEBUG\n"))
         cluster_file = next(path for name in ("keelstore.conf", "swift.conf") if (path := store.etc() / name).exists())
         with open(cluster_file, "a") as file:
             file.write("\n[swift-constraints]\nmax_file_size = 100000\n")
@@ -228,3 +234,37 @@ def test_case_X08_several_ranges_of_a_dynamic_large_object_give_it_whole(account
     answer = account.get(container, "dlo", headers={"Range": "bytes=0-1,5-6"}).expect(200)
     assert answer.body == b"0" * 10 + b"1" * 10 + b"2" * 10 and answer.headers["Content-Length"] == "30"
     assert account.get(container, "dlo", headers={"Range": "bytes=8-11"}).expect(206).body == b"0011"
+
+
+def test_security_S09_no_secret_is_in_any_log(hurried: Store) -> None:
+    """Not even in that of a node that logs headers, and everything that is worth a debugger's while."""
+    endpoint, container = hurried.endpoint, unique("secrets")
+    user, service = endpoint.login(), endpoint.login("test5:tester5", "testing5")
+    keys = {name: f"s3cr3t-{name}-{os.urandom(12).hex()}" for name in ("account", "container", "form", "sync", "wrong", "other")}
+    while user.put(container).status == 429:
+        pass
+    user.post(headers={"X-Account-Meta-Temp-Url-Key": keys["account"], "X-Account-Meta-Temp-Url-Key-2": keys["other"]}).expect(204)
+    user.post(container, headers={"X-Container-Meta-Temp-Url-Key": keys["container"], "X-Container-Sync-Key": keys["sync"]}).expect(204)
+    user.put(container, "o", body=b"data").expect(201)
+    path, secrets = f"{user.path}/{container}", [*keys.values(), user.token, service.token]
+    endpoint.request("GET", f"{path}/o", {"X-Storage-Token": user.token, "X-Service-Token": service.token}).expect(200)
+    endpoint.request("GET", f"{path}/o", {"X-Auth-Token": keys["wrong"], "Authorization": f"Bearer {keys['wrong']}", "Cookie": f"session={keys['wrong']}"}).expect(401)
+    endpoint.authenticate("test:tester", keys["wrong"]).expect(401)
+    endpoint.request("GET", "/auth/v1/test/auth", {"X-Storage-User": "tester", "X-Storage-Pass": keys["wrong"]}).expect(401)
+    for key in ("account", "container", "wrong"):
+        target = temp_url(f"{path}/o", keys[key])
+        secrets.append(target.partition("sig=")[2].partition("&")[0])
+        endpoint.request("GET", target).expect(401 if key == "wrong" else 200)
+        endpoint.request("GET", target.replace("temp_url_sig", "temp_url%5Fsig")).expect(401 if key == "wrong" else 200)
+    for key in ("container", "wrong"):
+        fields = form_fields(f"{path}/", keys[key])
+        secrets.append(fields["signature"])
+        endpoint.request("POST", f"{path}/", {"Content-Type": FORM_TYPE}, form_body(fields, [("a", b"1", "a/b")])).expect(401 if key == "wrong" else 201)
+    endpoint.request("PUT", f"{path}/x", {"X-Container-Sync-Key": keys["sync"], "X-Timestamp": "1.0"}, b"x").expect(401, 201)
+    endpoint.request("PUT", f"{path}/x", {"X-Container-Sync-Auth": f"US nonce {keys['wrong']}"}, b"x").expect(401)
+    secrets.append(hmac.new(keys["wrong"].encode(), b"GET", "sha1").hexdigest())
+    endpoint.request("GET", f"/info?swiftinfo_sig={secrets[-1]}&swiftinfo_expires=9999999999").expect(401, 403)
+    text = hurried.log()
+    assert f"{path}/o" in text and "DEBUG" in text
+    for secret in secrets:
+        assert secret not in text, text[text.index(secret) - 600:][:1200]

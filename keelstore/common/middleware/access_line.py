@@ -47,6 +47,7 @@ SECRET_HEADERS: Final = frozenset({
 })  # fmt: skip
 SENSITIVE_PARAMS: Final = frozenset({
     "temp_url_sig", "signature", "swiftinfo_sig", "x-amz-signature", "x-amz-security-token",
+    "x-auth-token", "x-storage-token", "x-service-token", "token",  # of who puts one there by mistake
 })  # fmt: skip
 
 

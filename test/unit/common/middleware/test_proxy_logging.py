@@ -266,11 +266,11 @@ QUERY_SECRETS = {
     "X-Amz-Signature": "b2a76b97aa19d911017c592aa5d41402abc4", "X-Amz-Security-Token": "FwoGZXIvYXdzEOr//////////wEaD",
     "Signature": "vjbyPxybdZaNmGa+yT272YEAiv4", "swiftinfo_sig": "7fb5ca53cc66406d58582a1ef4422d4a58905f38",
     "temp%5Furl%5Fsig": "0a39a3ee5e6b4b0d3255bfef95601890afd80709", "%53ignature": "9a39a3ee5e6b4b0d3255bfef9560",
-    "TEMP_URL_SIG": "1a39a3ee5e6b4b0d3255bfef95601890afd80709",
+    "TEMP_URL_SIG": "1a39a3ee5e6b4b0d3255bfef95601890afd80709", "X-Auth-Token": "AUTH_tk01234567890abcdef0123456789abcdef",
 }
 
 
-def test_no_secret_reaches_a_line(lines):
+def test_security_S09_no_secret_reaches_a_line(lines):
     secrets = {name: f"secret-of-{name.lower()}-0123456789abcdef" for name in SENSITIVE_HEADERS | SECRET_HEADERS}
     query = "&".join(f"{name}={value}" for name, value in QUERY_SECRETS.items()) + "&prefix=shown"
     call(logged(Inner(), lines, access_log_headers=True), query=query, headers={**secrets, "X-Shown": "shown"})
