@@ -20,12 +20,14 @@ from keelstore.common.headers import Headers
 from keelstore.common.http import Response
 from keelstore.common.httpbody import CHUNK, Chunked, Fixed, UntilClose, Wire
 from keelstore.common.httpparse import CHUNKED, MAX_HEAD, ProtocolError, ResponseHead, is_plain, parse_response
+from keelstore.common.relay import Arrived, arrived
 
 Address = tuple[str, int]
 
 MAX_AT_REST = 64  # connections kept for one address
 MAX_REST_S = 20.0  # and for how long: well below what servers allow (60 s), so that a reuse never meets their close
 MAX_INTERIM = 8  # answers of class 1xx before the final one
+LITTLE = 65536  # the rest of a body that is cheaper read than sent on by the kernel
 DRAIN_BYTES, DRAIN_S = 65536, 0.1  # an unread body so short, and there so soon, is read away to keep the connection
 _FRAMING = frozenset({"Content-Length", "Transfer-Encoding", "Connection", "Expect", "Host"})
 
@@ -221,16 +223,40 @@ class HttpClient:
 class HttpBody:
     """The body of an answer, part by part; at its end the connection goes back to the pool."""
 
-    __slots__ = ("_address", "_client", "_keep_alive", "_source", "_wire")
+    __slots__ = ("_address", "_client", "_is_moving", "_keep_alive", "_source", "_wire")
 
     def __init__(
         self, client: HttpClient, wire: Wire, source: Fixed | Chunked | UntilClose, address: Address, keep_alive: bool
     ):
         self._client, self._source, self._address, self._keep_alive = client, source, address, keep_alive
         self._wire: Wire | None = wire
+        self._is_moving = False  # what has arrived is with whoever iterates over the pieces
 
     def __iter__(self) -> Iterator[bytes]:
         return self
+
+    def file_pieces(self) -> Iterator[bytes | Arrived] | None:
+        """As iterating, but what has arrived may come as :class:`~keelstore.common.relay.Arrived`, to be sent on before the
+        next is asked for. None where the framing must be read here."""
+        return self._pieces(self._source) if isinstance(self._source, Fixed) else None
+
+    def _pieces(self, source: Fixed) -> Iterator[bytes | Arrived]:
+        while (wire := self._wire) is not None:
+            if wire.pending or source.remaining <= LITTLE:
+                yield next(self)
+                continue
+            try:
+                part = arrived(wire.stream, source.remaining)
+            except _ERRORS as error:
+                self._drop()
+                failed(error, self._address, "body")
+            source.remaining -= len(part)
+            self._is_moving = True
+            yield part
+            self._is_moving = False
+            if source.ended:
+                self._wire = None
+                self._client.release(wire, self._address, self._keep_alive)
 
     def __next__(self) -> bytes:
         wire = self._wire
@@ -264,7 +290,7 @@ class HttpBody:
         if wire is None:
             return
         source = self._source
-        if not self._keep_alive or not isinstance(source, Fixed) or source.remaining > DRAIN_BYTES:
+        if not self._keep_alive or self._is_moving or not isinstance(source, Fixed) or source.remaining > DRAIN_BYTES:
             self._drop()
             return
         timeout, wire.stream.timeout = wire.stream.timeout, DRAIN_S

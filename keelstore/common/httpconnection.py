@@ -10,7 +10,8 @@ What it promises:
 Beyond WSGI: ``environ["RAW_PATH_INFO"]``; the methods of ``wsgi.input`` in ``httpinput.py``; an answer may have a method
 ``file_region() -> (fd, offset, count) | None``: its whole body as part of an open file, sent without passing through Python;
 ``file_region_sent()``, if it has that, is called when all of it was sent. Or a method ``file_pieces() -> iterator | None``:
-the body in order as bytes and such regions, iterated over instead of the answer itself where its Content-Length is known.
+the body in order as bytes, such regions, and bytes that have arrived on another connection (``relay.Arrived``), iterated over
+instead of the answer itself where its Content-Length is known.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from keelstore.common.httpbody import Chunked, Fixed, Wire
 from keelstore.common.httpinput import NoBody, RequestBody, UnreadableBody
 from keelstore.common.httpparse import CHUNKED, MAX_HEAD, UNKNOWN, ProtocolError, parse_request
 from keelstore.common.proxyprotocol import MAX_LINE, parse_proxy_line
+from keelstore.common.relay import Arrived, send_on
 from keelstore.common.transid import make_trans_id
 
 if TYPE_CHECKING:
@@ -384,6 +386,11 @@ class Connection:
                     self.stream.send_parts([start])
                     start = b""
                 self.stream.send_file(*first)
+            elif type(first) is Arrived:
+                if start:
+                    self.stream.send_parts([start])
+                    start = b""
+                send_on(first, self.stream)
             elif start:
                 if len(first) <= SMALL:
                     send(start + first)
@@ -401,7 +408,7 @@ class Connection:
 
     def _parts(self, result: Iterable[Any], environ: dict[str, Any], has_regions: bool = False) -> Iterator[Any]:
         """The parts that are not empty. What the application raises becomes a _Broken."""
-        allowed = (tuple, bytearray, memoryview) if has_regions else (bytearray, memoryview)
+        allowed = (tuple, Arrived, bytearray, memoryview) if has_regions else (bytearray, memoryview)
         try:
             for part in result:
                 if part:

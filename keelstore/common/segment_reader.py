@@ -319,7 +319,8 @@ class SegmentedBody:
             return
         digest = md5(usedforsecurity=False) if fetch.is_whole and not is_checked else None
         left = fetch.length
-        for data in body:
+        pieces = _pieces_of(body) if as_files and digest is None else None
+        for data in body if pieces is None else pieces:
             left -= len(data)
             if left < 0:
                 raise SegmentError(fetch.segment.path, "is longer than it said")
@@ -347,6 +348,12 @@ class SegmentedBody:
 def _region_of(body: Any) -> Region | None:
     """The part of a file that a body is, if it offers that."""
     method = getattr(body, "file_region", None)
+    return method() if method is not None else None
+
+
+def _pieces_of(body: Any) -> Iterator[Any] | None:
+    """The body as what need not pass through Python, if it offers that; no part of it is of a file."""
+    method = getattr(body, "file_pieces", None)
     return method() if method is not None else None
 
 

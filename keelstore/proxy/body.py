@@ -52,6 +52,7 @@ class ResumingBody:
         self._range = response.headers.get("Content-Range") if response.status == 206 else None
         self._status = response.status
         self._node = reading.source[0] if reading.source else None
+        self._keeps_head = self._status == 206 and self._range is None
         self._head = b""  # of a multipart body
 
     def file_region(self) -> tuple[int, int, int] | None:
@@ -64,10 +65,22 @@ class ResumingBody:
         if close is not None:
             close()
 
+    def file_pieces(self) -> Iterator[Any] | None:
+        """As iterating, but what comes from another node may stay in the kernel (see ``common/httpconnection``)."""
+        if self._keeps_head:
+            return None
+        method = getattr(self._current, "file_pieces", None)
+        pieces = method() if method is not None else None
+        return None if pieces is None else self._whole(pieces)
+
     def __iter__(self) -> Iterator[bytes]:
-        sent, keeps_head = 0, self._status == 206 and self._range is None
+        return self._whole(self._current)
+
+    def _whole(self, parts: Iterable[Any]) -> Iterator[Any]:
+        """``parts``, and from other nodes what they lack."""
+        sent, keeps_head = 0, self._keeps_head
         try:
-            for data in self._current:
+            for data in parts:
                 sent += len(data)
                 if keeps_head and len(self._head) < _MAX_HEAD:
                     self._head += data[:_MAX_HEAD]

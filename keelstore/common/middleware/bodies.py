@@ -7,10 +7,11 @@ from typing import Any
 
 from keelstore.common.errors import KeelstoreError
 from keelstore.common.http import BODYLESS, Environ, WSGIApp
+from keelstore.common.relay import Arrived
 
 Header = tuple[str, str]
 Region = tuple[int, int, int]  # fd, offset, count: a whole body as part of an open file (see httpconnection)
-Pieces = Iterator[bytes | Region]  # a body in several parts, some of them of open files
+Pieces = Iterator[bytes | Region | Arrived]  # a body in several parts, some of them of open files or other connections
 
 
 class WrongLength(KeelstoreError):

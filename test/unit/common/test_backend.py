@@ -5,6 +5,7 @@ import hashlib
 import os
 import signal
 import time
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from keelstore.common.errors import BackendError, BackendTimeout, ClientDisconne
 from keelstore.common.headers import Headers
 from keelstore.common.http import Request, Response
 from keelstore.common.httpserver import ServerOptions
-from test.support.wire import peer, read_until, serve
+from test.support.wire import dial, peer, read_until, serve
 
 
 class Node:
@@ -536,6 +537,81 @@ def test_reset_within_a_body_is_an_error():
 
     with peer(handler) as address, pytest.raises(BackendError):
         Backend(local={}).call(address, "GET", "/d", Headers()).read()
+
+
+def relaying(backend, address, taken=None):
+    """A proxy that sends on what a node answers, in pieces."""
+
+    def app(environ, start_response):
+        response = backend.call(address, "GET", "/d", Headers(), timeout_s=5)
+        if taken is not None:
+            response.app_iter = Recording(response.app_iter, taken)
+        return response(environ, start_response)
+
+    return app
+
+
+class Recording:
+    def __init__(self, body, taken):
+        self.body, self.taken = body, taken
+
+    def file_pieces(self):
+        for piece in self.body.file_pieces():
+            self.taken.append(piece if isinstance(piece, bytes) else type(piece).__name__)
+            yield piece
+
+    def close(self):
+        self.body.close()
+
+
+def test_a_body_is_sent_on_without_passing_through_python_and_the_connection_kept():
+    data, ports = os.urandom(3_000_000), []
+    taken: list[Any] = []
+
+    def app(environ, start_response):
+        ports.append(environ["REMOTE_PORT"])
+        return Response(200, {"Content-Length": str(len(data))}, app_iter=iter([data]))(environ, start_response)
+
+    with serve(app) as served:
+        backend = Backend(local={})
+        with serve(relaying(backend, served.address, taken)) as proxy:
+            client = Backend(local={})
+            for _ in range(3):
+                assert client.call(proxy.address, "GET", "/", Headers(), timeout_s=5).read() == data
+            client.close()
+        assert "Arrived" in taken and sum(len(piece) for piece in taken if piece != "Arrived") < len(data) / 2
+        assert len(set(ports)) == 1
+        backend.close()
+
+
+def test_a_node_that_breaks_off_breaks_what_is_sent_on():
+    def handler(stream):
+        read_until(stream, b"\r\n\r\n")
+        stream.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 500000)
+        stream.close()
+
+    with peer(handler) as address, serve(relaying(Backend(local={}), address)) as proxy, pytest.raises(BackendError):
+        Backend(local={}).call(proxy.address, "GET", "/", Headers(), timeout_s=5).read()
+
+
+def test_a_client_that_leaves_spoils_the_connection_to_the_node_but_no_other_answer():
+    data, ports = b"x" * 20_000_000, []
+
+    def app(environ, start_response):
+        ports.append(environ["REMOTE_PORT"])
+        size = len(data) if len(ports) == 1 else 3
+        return Response(200, {"Content-Length": str(size)}, app_iter=iter([data[:size]]))(environ, start_response)
+
+    with serve(app) as served:
+        backend = Backend(local={})
+        with serve(relaying(backend, served.address)) as proxy:
+            stream = dial(proxy.address)
+            stream.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert stream.receive().startswith(b"HTTP/1.1 200")
+            stream.abort()
+            assert Backend(local={}).call(proxy.address, "GET", "/", Headers(), timeout_s=5).read() == b"xxx"
+        backend.close()
+    assert len(set(ports)) == 2
 
 
 def test_words_after_an_answer_spoil_the_connection():

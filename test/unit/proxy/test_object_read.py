@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from keelstore.common.errors import BackendError, BackendTimeout
-from keelstore.common.http import Response
+from keelstore.common.http import Response, call_app
 from keelstore.proxy.body import Piece, after, multipart_layout, size_of, spans_of
 from test.support import fakes
 from test.support.fakes import DOWN, Breaking
@@ -151,6 +151,21 @@ def test_a_body_goes_on_from_another_node(proxy, taken, error):
     proxy.backend.rules.append(serving)
     assert proxy.ask("GET", OBJ).body == DATA
     assert [call.headers.get("Range") for call in proxy.sent("object", "GET")] == [None, f"bytes={taken}-{len(DATA) - 1}"]
+
+
+@pytest.mark.parametrize("taken", [0, 1000])
+def test_pieces_go_on_from_another_node(proxy, taken):
+    class Pieces(Breaking):
+        def file_pieces(self):
+            return iter(self)
+
+    proxy.script("object", "GET", Response(200, {"Etag": "e1", "Content-Length": str(len(DATA))},
+                                           app_iter=Pieces([DATA[:taken]], BackendError("reset"))))
+    proxy.backend.rules.append(serving)
+    environ = fakes.environ("GET", OBJ)
+    environ["swift.cache"] = proxy.cache
+    body: Any = call_app(proxy.app, environ).app_iter
+    assert b"".join(body.file_pieces()) == DATA
 
 
 def test_a_range_goes_on_from_another_node(proxy):
