@@ -167,3 +167,31 @@ def test_versions(pair: tuple[Account, Account]) -> None:
     for version in ids:
         reader.delete(container, "o", query=f"version-id={version}").expect(204)
     reader.delete(container).expect(204)
+
+
+def test_the_older_versions(pair: tuple[Account, Account]) -> None:
+    writer, reader = pair
+    for header in ("X-Versions-Location", "X-History-Location"):
+        container, archive = unique("v"), unique("archive")
+        writer.put(archive).expect(201)
+        writer.put(container, headers={header: archive}).expect(201)
+        for account, body in ((writer, b"one"), (reader, b"two"), (writer, b"three")):
+            account.put(container, "o", body=body, headers={"X-Object-Meta-Word": WORD}).expect(201)
+        kept = [reader.get(archive, name).expect(200) for name in hashes(reader, archive)]
+        assert [(got.body, got.headers["Etag"], got.headers["X-Object-Meta-Word"]) for got in kept] == [
+            (b"one", etag(b"one"), WORD), (b"two", etag(b"two"), WORD)]
+        assert hashes(writer, archive) == hashes(reader, archive)
+        assert list(hashes(reader, archive).values()) == [etag(b"one"), etag(b"two")]
+        reader.delete(container, "o").expect(204)
+        if header == "X-Versions-Location":
+            got = writer.get(container, "o").expect(200)
+            assert (got.body, got.headers["Etag"], got.headers["X-Object-Meta-Word"]) == (b"two", etag(b"two"), WORD)
+            assert hashes(writer, container) == {"o": etag(b"two")}
+        else:
+            writer.get(container, "o").expect(404)
+            assert [reader.get(archive, name).body for name in hashes(writer, archive)] == [b"one", b"two", b"three", b""]
+        writer.post(container, headers={f"X-Remove-{header[2:]}": "x"}).expect(204)
+        for place in (container, archive):
+            for name in hashes(reader, place):
+                reader.delete(place, name).expect(204)
+            writer.delete(place).expect(204)

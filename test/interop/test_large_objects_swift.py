@@ -108,6 +108,26 @@ def test_static_large_objects(pair: tuple[Account, Account], container: str) -> 
     assert [entry["name"] for entry in listed(writer, container)] == ["copy"]
 
 
+def test_a_static_large_object_in_one_of_the_other_make(peers: Peers, pair: tuple[Account, Account], container: str) -> None:
+    writer, reader = pair
+    segments = [{"path": f"/{container}/s é/{number}", "etag": md5(data), "size_bytes": len(data)} for number, data in enumerate(SEGMENTS)]
+    inner = writer.put(container, "inner", query=PUT, body=json.dumps(segments)).expect(201).headers["Etag"]
+    outer = [{"path": f"/{container}/inner", "etag": inner.strip('"'), "size_bytes": len(WHOLE)}, {"path": f"/{container}/s é/2"}]
+    reader.put(container, "outer", query=PUT, body=json.dumps(outer)).expect(201)
+    assert alike(pair, container, "outer").body == WHOLE + b"c"
+    wrong = [{"path": f"/{container}/inner", "etag": md5(b""), "size_bytes": 1}, {"path": f"/{container}/none"}]
+    refused = [account.put(container, "wrong", query=PUT, body=json.dumps(wrong), headers={"Accept": "application/json"}).expect(400).json()["Errors"]
+               for account in pair]
+    assert sorted(refused[0]) == sorted(refused[1])
+    reader.put(container, "inner", query=PUT, body=json.dumps(segments[1:])).expect(201)  # over that of the other make
+    assert writer.at(peers.proxy(OURS)).get(container, "outer").status == 409  # where Swift begins, and breaks the connection later
+    assert alike(pair, container, "inner").body == WHOLE[len(SEGMENTS[0]):]
+    for account, name in ((reader, "inner"), (writer, "outer")):
+        account.delete(container, name).expect(204)  # the manifest alone
+        assert [other.head(container, name).status for other in pair] == [404, 404]
+    assert [entry["name"] for entry in listed(reader, container)] == ["s é/0", "s é/1", "s é/2"]
+
+
 def test_dynamic_large_objects(pair: tuple[Account, Account], container: str) -> None:
     writer, reader = pair
     writer.put(container, "dlo", body=b"own", headers={"X-Object-Manifest": f"{container}/s%20%C3%A9/"}).expect(201)
@@ -117,6 +137,16 @@ def test_dynamic_large_objects(pair: tuple[Account, Account], container: str) ->
         alike(pair, container, "dlo", Range=header)
     assert [account.get(container, "dlo", headers={"Range": "bytes=9999999-"}).status for account in pair] == [416, 416]
     assert listed(writer, container) == listed(reader, container)
+    reader.post(container, "dlo", headers={"X-Object-Manifest": f"{container}/s%20%C3%A9/", "X-Object-Meta-A": "2"}).expect(202)
+    assert alike(pair, container, "dlo").headers["X-Object-Meta-A"] == "2"
+    reader.delete(container, "s é/1").expect(204)  # one segment less
+    reader.put(container, "s é/3", body=b"more").expect(201)
+    assert alike(pair, container, "dlo").body == SEGMENTS[0] + SEGMENTS[2] + b"more"
+    reader.post(container, "dlo", headers={"X-Object-Meta-A": "3"}).expect(202)  # a manifest no more
+    assert alike(pair, container, "dlo").body == b"own"
+    reader.delete(container, "dlo").expect(204)
+    assert [entry["name"] for entry in listed(writer, container)] == ["s é/0", "s é/2", "s é/3"]
+    writer.get(container, "dlo").expect(404)
 
 
 def test_symlinks(pair: tuple[Account, Account], container: str) -> None:
@@ -137,5 +167,20 @@ def test_symlinks(pair: tuple[Account, Account], container: str) -> None:
     assert alike(pair, container, "dynamic").body == b"changed"
     assert alike(pair, container, "static").status == 409
     assert [account.get(container, "to slo").status for account in pair] == [409, 409]
-    reader.delete(container, "static").expect(204)
-    writer.get(container, "static", query="symlink=get").expect(404)
+    other = unique("elsewhere")
+    reader.put(other).expect(201)
+    reader.put(other, "second", headers={"X-Symlink-Target": f"{container}/dynamic"}).expect(201)  # a link of ours to a link of theirs
+    assert alike(pair, other, "second").body == b"changed"
+    reader.request("COPY", container, "dynamic", query="symlink=get", headers={"Destination": f"{container}/copied"}).expect(201)
+    assert alike(pair, container, "copied", "symlink=get").headers["X-Symlink-Target"] == target
+    assert listed(writer, other) == listed(reader, other)
+    for name in ("static", "to slo", "copied"):
+        reader.delete(container, name).expect(204)  # the link, not what it leads to
+        writer.get(container, name, query="symlink=get").expect(404)
+    assert alike(pair, container, "s é/0").body == b"changed" and writer.head(container, "slo").status == 200
+    reader.delete(container, "s é/0").expect(204)
+    assert [account.get(other, "second").status for account in pair] == [404, 404]
+    assert alike(pair, container, "dynamic", "symlink=get").headers["X-Symlink-Target"] == target
+    for account, place, name in ((reader, container, "dynamic"), (writer, other, "second")):
+        account.delete(place, name).expect(204)
+    assert "dynamic" not in [entry["name"] for entry in listed(writer, container)] and listed(reader, other) == []

@@ -107,6 +107,53 @@ def test_large_objects_and_links_with_versions(pair: tuple[Account, Account]) ->
         assert [entry["bytes"] for entry in versions(account, container) if entry["name"] == "slo"] == [5, 2000]
         old = next(entry for entry in versions(account, container) if entry["name"] == "link" and not entry["is_latest"])
         assert account.get(container, "link", query=f"version-id={old['version_id']}").expect(200).body == b"x" * 1000
+    reader.put(container, "slo", query=f"version-id={large}").expect(201)  # the manifest again
+    for account in pair:
+        got = account.get(container, "slo").expect(200)
+        assert (got.body, got.headers[ID], got.headers["X-Static-Large-Object"]) == (b"x" * 2000, large, "True")
+    for entry in versions(writer, container):
+        reader.delete(container, entry["name"], query=f"version-id={entry['version_id']}").expect(204)
+    assert versions(writer, container) == []
+    assert writer.get(other, "segment").expect(200).body == b"x" * 1000  # no version took what it leads to along
+    reader.delete(container).expect(204)
+    writer.head(container).expect(404)
+
+
+def test_a_versioned_container_in_use_by_both(pair: tuple[Account, Account]) -> None:
+    """Suspending, markers on markers, listing in pages, and a large object deleted with its segments."""
+    writer, reader = pair
+    container = unique("versioned")
+    writer.put(container, headers={"X-Versions-Enabled": "true"}).expect(201)
+    for name in ("a", "b"):
+        writer.put(container, name, body=b"1").expect(201)
+        reader.put(container, name, body=b"22").expect(201)
+    reader.delete(container, "a").expect(204)
+    writer.delete(container, "a").expect(204, 404)
+    found = versions(writer, container)
+    assert found == versions(reader, container)
+    for account in pair:
+        paged: list[dict[str, Any]] = []
+        query = "versions&limit=2"
+        while page := account.get(container, query=query).expect(200).json():
+            paged += page
+            query = f"versions&limit=2&marker={page[-1]['name']}&version_marker={page[-1]['version_id']}"
+        assert [entry["version_id"] for entry in paged] == [entry["version_id"] for entry in found]
+    manifest = json.dumps([{"path": f"/{container}/b"}])
+    writer.put(container, "slo", query="multipart-manifest=put", body=manifest).expect(201)
+    report = reader.delete(container, "slo", query="multipart-manifest=delete", headers={"Accept": "application/json"}).expect(200).json()
+    assert (report["Response Status"], report["Number Deleted"]) == ("200 OK", 2)
+    assert [account.head(container, "b").status for account in pair] == [404, 404]  # by a marker: it may be had back
+    reader.post(container, headers={"X-Versions-Enabled": "false"}).expect(204)
+    assert writer.head(container).headers["X-Versions-Enabled"] == "False"
+    writer.put(container, "b", body=b"null").expect(201)
+    reader.put(container, "b", body=b"null again").expect(201)
+    newest = next(entry for entry in versions(writer, container) if entry["name"] == "b")
+    assert (newest["bytes"], newest["version_id"]) == (10, "null")
+    assert versions(writer, container) == versions(reader, container)
+    for entry in versions(reader, container):
+        writer.delete(container, entry["name"], query=f"version-id={entry['version_id']}").expect(204)
+    assert reader.listing(container) == []
+    writer.delete(container).expect(204)
 
 
 @pytest.mark.parametrize("header", ["X-Versions-Location", "X-History-Location"])
