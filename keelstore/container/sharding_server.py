@@ -124,7 +124,13 @@ class ContainerReceiver(Receiver):
         return info
 
     def merge_more(self, connection: Connection, more: list[Any]) -> None:
-        """``status_changed_at, count, storage_policy_index``: settle which policy the container has."""
+        """``status_changed_at, count, storage_policy_index``: settle which policy the container has.
+
+        A replica that differs from ours may have told the account its own counts after we told ours, and an account takes
+        what comes last; if it is a handoff it will be gone before it can tell better ones. So we tell ours again.
+        """
+        if self.broker.info_dict(connection)["hash"] != self._remote_hash:
+            self.broker.set_reported(connection, "0", "0", 0, 0)
         if len(more) < 3:
             return
         put, delete = self._remote_times
@@ -132,10 +138,11 @@ class ContainerReceiver(Receiver):
                                                           int(more[1] or 0)))  # fmt: skip
 
     _remote_times = (Timestamp(0), Timestamp(0))
+    _remote_hash = ""
 
     def sync(self, max_row: int, remote_hash: str, remote_id: str, created_at: str, put_timestamp: str,
              delete_timestamp: str, metadata: str, *more: Any) -> Response:  # fmt: skip
-        self._remote_times = Timestamp(put_timestamp), Timestamp(delete_timestamp)
+        self._remote_times, self._remote_hash = (Timestamp(put_timestamp), Timestamp(delete_timestamp)), remote_hash
         return super().sync(max_row, remote_hash, remote_id, created_at, put_timestamp, delete_timestamp, metadata,
                             *more)  # fmt: skip
 

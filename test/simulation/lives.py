@@ -1,0 +1,112 @@
+"""Whose code runs: every green thread belongs to a life of a node, which is the time between its start and its crash.
+
+What a dead life still does comes to nothing: a step on a disk raises Crash, an answer is dropped by the network. A green thread
+without a life is the harness's.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import greenlet
+
+
+class Crash(BaseException):
+    """The power of a node went. A BaseException: what handles errors must not see it."""
+
+
+class Life:
+    __slots__ = ("is_dead", "node", "skew_s")
+
+    def __init__(self, node: int, skew_s: float = 0.0):
+        self.node, self.skew_s, self.is_dead = node, skew_s, False
+
+
+def current() -> Life | None:
+    return getattr(greenlet.getcurrent(), "life", None)
+
+
+def skew_s() -> float:
+    life = getattr(greenlet.getcurrent(), "life", None)
+    return 0.0 if life is None else life.skew_s
+
+
+def check() -> None:
+    """Raises Crash in a green thread of a dead life."""
+    life = getattr(greenlet.getcurrent(), "life", None)
+    if life is not None and life.is_dead:
+        raise Crash
+
+
+def run_as(life: Life | None, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    thread: Any = greenlet.getcurrent()
+    before = getattr(thread, "life", None)
+    thread.life = life
+    try:
+        return function(*args, **kwargs)
+    finally:
+        thread.life = before
+
+
+def leave() -> None:
+    """From here on this green thread is the harness's."""
+    greenlet.getcurrent().life = None  # type: ignore[attr-defined]
+
+
+def _top(life: Life | None, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    greenlet.getcurrent().life = life  # type: ignore[attr-defined]
+    try:
+        return function(*args, **kwargs)
+    except Crash:
+        return None
+
+
+def install() -> None:
+    """Have green threads inherit the life of who starts them, and disk calls run where they are called."""
+    from keelstore.common import concurrency
+
+    spawn, apart = concurrency.spawn, concurrency._Apart.run
+    pool_spawn, pool_start = concurrency.Pool.spawn, concurrency.Pool.start
+
+    concurrency.spawn = lambda function, *args, **kwargs: spawn(_top, current(), function, args, kwargs)
+    concurrency.Pool.spawn = lambda self, function, *args, **kwargs: (  # type: ignore[method-assign]
+        pool_spawn(self, _top, current(), function, args, kwargs))
+    concurrency.Pool.start = lambda self, function, *args: (  # type: ignore[method-assign]
+        pool_start(self, _top, current(), function, args, {}))
+
+    def run(self: Any, function: Callable[..., Any], args: Any) -> None:
+        greenlet.getcurrent().life = getattr(self.caller, "life", None)  # type: ignore[attr-defined]
+        apart(self, function, args)
+
+    concurrency._Apart.run = run  # type: ignore[method-assign]
+
+    sys.unraisablehook = _quiet(sys.unraisablehook)
+
+
+class _Inline:
+    """In place of native threads."""
+
+    @staticmethod
+    def run(_device: str, function: Callable[..., Any], *args: Any) -> Any:
+        check()
+        return function(*args)
+
+
+def begin() -> None:
+    """In each process that runs a seed: a fork makes disk threads anew."""
+    from keelstore.common import concurrency
+
+    concurrency._disk_threads = _Inline()  # type: ignore[assignment]
+    concurrency._syncs.is_possible = False
+
+
+def _quiet(hook: Any) -> Any:
+    """Destructors of a dead life meet Crash, too."""
+
+    def handle(found: Any) -> None:
+        if not isinstance(found.exc_value, Crash):
+            hook(found)
+
+    return handle
