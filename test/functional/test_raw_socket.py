@@ -82,7 +82,7 @@ def token(account: Account) -> bytes:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_no_request_is_refused_and_nothing_behind_it_runs(account: Account, kept: str, name: str) -> None:
+def test_security_S40_no_request_is_refused_and_nothing_behind_it_runs(account: Account, kept: str, name: str) -> None:
     request, status = REFUSED[name]
     with Raw(account.endpoint) as raw:
         raw.send(aimed(request, account.target(kept, "o").encode(), token(account)) + canary(account, kept))
@@ -94,7 +94,7 @@ def test_no_request_is_refused_and_nothing_behind_it_runs(account: Account, kept
 
 
 @pytest.mark.parametrize("name", [name for name in DOUBTFUL if name != "coding with HTTP/1.0"])
-def test_unclear_length_ends_the_connection(account: Account, kept: str, name: str) -> None:
+def test_security_S40_unclear_length_ends_the_connection(account: Account, kept: str, name: str) -> None:
     with Raw(account.endpoint) as raw:
         raw.send(aimed(DOUBTFUL[name], account.target(kept, "o").encode(), token(account)) + canary(account, kept))
         answer = raw.rest()
@@ -107,7 +107,6 @@ def test_unclear_length_ends_the_connection(account: Account, kept: str, name: s
 
 
 def test_security_S33_trailers_add_no_headers(account: Account, kept: str) -> None:
-    """S33."""
     with Raw(account.endpoint) as raw:
         raw.send(aimed(CHUNKED_HEAD, account.target(kept, "trailed").encode(), token(account))
                  + b"5\r\nhello\r\n0\r\nX-Object-Meta-Late: yes\r\nX-Delete-After: 1\r\n\r\n")
@@ -128,8 +127,8 @@ EARLY = {
 
 @pytest.mark.parametrize("expect", [False, True], ids=["", "100-continue"])
 @pytest.mark.parametrize("name", EARLY)
-def test_early_error_leaves_the_connection_sane(account: Account, kept: str, name: str, expect: bool) -> None:
-    """S54: the body is read away, or the connection closed; the canary in it never runs, what follows is answered rightly."""
+def test_security_S54_early_error_leaves_the_connection_sane(account: Account, kept: str, name: str, expect: bool) -> None:
+    """The body is read away, or the connection closed; the canary in it never runs, what follows is answered rightly."""
     path, header, status = EARLY[name]
     path = path.format(account=account.name, container=kept)
     header = header.format(long="x" * 300) or f"X-Auth-Token: {account.token}\r\n"
@@ -197,8 +196,7 @@ def test_absolute_target(account: Account) -> None:
         assert raw.answer()[::2] == (200, b"OK")
 
 
-def test_answers_hold_no_header_that_the_path_wrote(account: Account) -> None:
-    """S14."""
+def test_security_S14_answers_hold_no_header_that_the_path_wrote(account: Account) -> None:
     for path in ("/v1/AUTH_x%0d%0aSet-Cookie:%20a=b%22%3cscript%3e", "/v1/AUTH_x%0aX-Evil:1/c/o", "/v1/%22%0d/c"):
         with Raw(account.endpoint) as raw:
             raw.send(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
@@ -208,8 +206,7 @@ def test_answers_hold_no_header_that_the_path_wrote(account: Account) -> None:
             assert '"' not in headers.get("www-authenticate", "").removeprefix('Swift realm="').removesuffix('"')
 
 
-def test_hostile_accept_header_costs_nothing(account: Account) -> None:
-    """S04."""
+def test_security_S04_hostile_accept_header_costs_nothing(account: Account) -> None:
     for value in ('a;b="' + "\\" * 40, "," * 4000, "a/" * 4000, ";q=" * 2000):
         start = time.monotonic()
         account.get(headers={"Accept": value})
@@ -217,8 +214,7 @@ def test_hostile_accept_header_costs_nothing(account: Account) -> None:
 
 
 @pytest.mark.parametrize("ranges", [",".join(f"{n * 2}-{n * 2}" for n in range(51)), "0-9,1-9,2-9", "9-9,8-8,7-7,6-6,5-5,4-4,3-3,2-2"])
-def test_ranges_that_cost_too_much(account: Account, kept: str, ranges: str) -> None:
-    """S44."""
+def test_security_S44_ranges_that_cost_too_much(account: Account, kept: str, ranges: str) -> None:
     account.put(kept, "long", body=b"x" * 1000).expect(201)
     account.get(kept, "long", headers={"Range": f"bytes={ranges}"}).expect(416)
 

@@ -6,6 +6,7 @@ import json
 import random
 import socket
 from collections.abc import Iterator
+from urllib.parse import quote
 
 import pytest
 
@@ -41,6 +42,35 @@ def test_security_S20_no_token_is_in_a_path_or_query(account: Account, container
             assert token not in running.log(number)
     for name in ("X-Auth-Token", "token", "auth_token", "temp_url_token"):
         account.anonymous().get(container, "o", query=f"{name}={token}").expect(401)
+
+
+def test_security_S14_names_with_line_breaks_write_no_headers(account: Account) -> None:
+    """Whatever an answer's headers tell of names: where a link leads, what was copied, what a file is to be called, where a site moves."""
+    container, name = unique("s14") + "\r\nX-Evil: 1", "dir/o\r\nX-Evil: 1\r\n\r\n<script>\"\u2028"
+    quoted = quote(f"{container}/{name}")
+    try:
+        account.put(container, headers={"X-Container-Meta-Temp-Url-Key": "k", "X-Container-Meta-Web-Index": "index.html", "X-Container-Meta-Web-Listings": "1",
+                                        "X-Container-Read": ".r:*,.rlistings"}).expect(201)
+        account.put(container, name, body=b"data").expect(201)
+        account.put(container, "link", body=b"", headers={"X-Symlink-Target": quoted}).expect(201)
+        account.put(container, "dlo", body=b"", headers={"X-Object-Manifest": quoted}).expect(201)
+        account.put(container, "slo", body=json.dumps([{"path": f"/{container}/{name}"}]), query="multipart-manifest=put").expect(201)
+        answers = [
+            account.get(container, name), account.get(container, "link"), account.head(container, "link", query="symlink=get"), account.get(container, "dlo"),
+            account.get(container, "slo"), account.get(container, "slo", query="multipart-manifest=get"), account.put(container, "copy", body=b"", headers={"X-Copy-From": quoted}),
+            account.request("COPY", container, name, headers={"Destination": quote(f"{container}/copy2\r\nX-Evil: 1")}),
+            account.endpoint.request("GET", temp_url(f"{account.path}/{container}/{name}", "k")),
+            account.endpoint.request("GET", temp_url(f"{account.path}/{container}/{name}", "k") + "&filename=" + quote("a\r\nX-Evil: 1\"")),
+            account.anonymous().get(container), account.anonymous().get(container, "dir"), account.anonymous().get(container, name.partition("<")[0]),
+            account.anonymous().put(container, name, body=b"x"), account.get(container, query="prefix=" + quote(name)), account.post(container, name, headers={"X-Object-Meta-A": "1"}),
+            account.anonymous().get(container, headers={"Accept": "text/html"}),
+        ]
+        for answer in answers:
+            assert answer.status < 500, answer
+            assert "X-Evil" not in answer.headers and not any("\r" in value or "\n" in value for value in answer.headers.values()), answer
+        assert [answer.body for answer in answers[:2]] == [b"data"] * 2
+    finally:
+        account.empty(container)
 
 
 SECRET = "pEaRl-0f-grEat-pr1ce"
