@@ -19,7 +19,7 @@ from test.functional.conftest import STORES
 from test.support.client import Account, Answer, Endpoint, unique
 from test.support.load import run_clients
 from test.support.signing import FORM_TYPE, form_body, form_fields, temp_url
-from test.support.store import Store, running
+from test.support.store import Store, keelstore, running
 
 GIB_5 = 5368709122  # the default max_file_size
 
@@ -52,11 +52,12 @@ def test_case_C30_the_etag_is_always_the_md5_of_the_body(account: Account, conta
 def hurried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """A store that takes 25 containers, or objects of one container, a second, and lets nobody wait for long; its largest object is 100 kB.
 
-    It logs all that can be logged.
+    It logs all that can be logged, and takes no signatures by SHA-1.
     """
     with running(tmp_path_factory.mktemp("hurried") / "data", workers=1) as store:
         store.edit("proxy-server.conf", ("[filter:ratelimit]\n", "[filter:ratelimit]\naccount_ratelimit = 25\ncontainer_ratelimit_1 = 25\n"
                                          "max_sleep_time_seconds = 0.1\nrate_buffer_seconds = 0\n"))
+        store.edit("proxy-server.conf", ("[filter:tempurl]\n", "[filter:tempurl]\nallowed_digests = sha256 sha512\n"))
         store.edit("proxy-server.conf", ("[filter:proxy-logging]\n", "[filter:proxy-logging]\naccess_log_headers = yes\n"))
         for kind in ("proxy", "account", "container", "object"):
             store.edit(f"{kind}-server.conf", ("[DEFAULT]\n", "[DEFAULT]\nlog_level = DEBUG\n"))
@@ -89,6 +90,18 @@ def test_case_C31_who_comes_too_fast_gets_429_and_when_to_come_again(hurried: St
                 break
             assert int(answer.headers["Retry-After"]) >= 1
         answer.expect(204, 404)
+
+
+def test_case_C33_a_digest_that_is_not_allowed(hurried: Store) -> None:
+    endpoint = hurried.endpoint
+    assert endpoint.request("GET", "/info").json()["tempurl"]["allowed_digests"] == ["sha256", "sha512"]
+    target = temp_url("/v1/AUTH_test/c/o", "mykey", digest="sha1")
+    mark = len(hurried.log())
+    answer = endpoint.request("GET", target)
+    assert (answer.status, answer.body) == (401, b"401 Unauthorized: Temp URL invalid\n")
+    assert "Temp URL refused: digest-not-allowed: " in hurried.log()[mark:] and "tempurl:digest-not-allowed" in hurried.log()[mark:]
+    done = keelstore("explain", "tempurl", endpoint.url + target, "--key", "mykey", "--digests", "sha256 sha512")
+    assert done.returncode == 1 and "digest-not-allowed" in done.stdout
 
 
 @pytest.mark.skipif(not shutil.which("rclone"), reason="rclone is not installed")
