@@ -19,6 +19,7 @@ from keelstore.common.internal import subrequest
 from keelstore.common.middleware.s3api import acl, checksums, xml
 from keelstore.common.middleware.s3api.authentication import STREAMS, Signed
 from keelstore.common.middleware.s3api.body import BodyRefused, ProvenBody
+from keelstore.common.middleware.s3api.chunks import open_stream
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.identity import ANONYMOUS, Identity
 from keelstore.common.middleware.s3api.index import BucketIndex
@@ -257,10 +258,17 @@ class S3Request:
             if self.signed is not None
             else self.header("X-Amz-Content-Sha256", UNSIGNED_PAYLOAD)
         )
+        if payload not in STREAMS and self.header("X-Amz-Trailer"):
+            raise S3Error("MalformedTrailerError")
         if payload in STREAMS:
-            from keelstore.common.middleware.s3api.chunks import open_stream
-
-            self.body = open_stream(self, expected)
+            self.body = open_stream(
+                self.environ["wsgi.input"],
+                payload,
+                self.header("X-Amz-Decoded-Content-Length"),
+                self.header("X-Amz-Trailer"),
+                self.signed,
+                expected,
+            )
             return self.body
         sha256 = payload if len(payload) == 64 and self.method in ("PUT", "POST") else None
         self.body = ProvenBody(self.environ["wsgi.input"], self.content_length(), sha256, expected)
