@@ -84,6 +84,7 @@ def files_of(settings: Settings, node: NodePaths) -> Iterator[tuple[str, str]]:
     yield "proxy-server.conf", _HEAD + proxy_file(settings, node) + encryption_sections(settings)
     if settings.root_secret:
         yield "keymaster.conf", _HEAD + keymaster_file(settings)
+        yield "container-sync.conf", _HEAD + sync_client_file(node) + encryption_sections(settings)
     for kind in ("account", "container", "object"):
         yield f"{kind}-server.conf", _HEAD + storage_file(settings, node, kind)
 
@@ -143,6 +144,32 @@ def keymaster_file(settings: Settings) -> str:
 # Without this secret what was encrypted with it is lost: keep a copy of this file elsewhere.
 encryption_root_secret = {settings.root_secret}
 meta_version_to_write = 3
+"""
+
+
+def sync_client_file(node: NodePaths) -> str:
+    """What container sync reads objects through: it sends them as they were before they were encrypted."""
+    return f"""\
+[DEFAULT]
+swift_dir = %(here)s
+log_file = {node.log_file}
+log_level = WARNING
+
+[pipeline:main]
+pipeline = catch_errors cache symlink {" ".join(_ENCRYPTION)} proxy-server
+
+[app:proxy-server]
+use = egg:keelstore#proxy
+
+[filter:catch_errors]
+use = egg:keelstore#catch_errors
+
+[filter:cache]
+use = egg:keelstore#memcache
+embedded_cache_slots = 1024
+
+[filter:symlink]
+use = egg:keelstore#symlink
 """
 
 
@@ -283,6 +310,7 @@ use = egg:keelstore#account_quotas
 
 
 def storage_file(settings: Settings, node: NodePaths, kind: str) -> str:
+    sync_client = "internal_client_conf_path = %(here)s/container-sync.conf\n" if settings.root_secret else ""
     return f"""\
 {_defaults(settings, node, settings.storage_ip(node.number), settings.storage_port(kind))}devices = {node.path("devices")}
 mount_check = false
@@ -299,10 +327,10 @@ use = egg:keelstore#healthcheck
 
 [filter:recon]
 use = egg:keelstore#recon
-{DAEMON_SECTIONS[kind]}"""
+{DAEMON_SECTIONS[kind]}{sync_client if kind == "container" else ""}"""
 
 
-# A small store is right within seconds; an operator's larger one keeps the defaults.
+# A small store is right within seconds; an operator's larger one keeps the defaults. container-sync is the last of its file.
 DAEMON_SECTIONS = {
     "account": """
 [account-replicator]

@@ -57,8 +57,8 @@ class ContainerReconcilerOptions(DaemonOptions):
     ring_check_interval: float = option(15.0, "Accepted: rings are looked at every 15 s.", check=positive)
     node_timeout: float = option(10.0, "Seconds to wait for an answer of another node.", check=positive)
     internal_client_conf_path: str = option("", "Configuration of the pipeline that requests go through; empty: that of "
-                                                "this file if it ends in a proxy, else internal-client.conf in swift_dir "
-                                                "if there is one, else one of cache and proxy-server.")
+                                                "this file if it ends in a proxy, else one of cache and proxy-server. It "
+                                                "must neither encrypt nor decrypt.")
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,7 @@ _NOT_SENT: Final = frozenset({
     "Accept-Ranges", "Connection", "Content-Range", "Date", "Keep-Alive", "Last-Modified", "Server", "Transfer-Encoding",
     "Vary", "X-Openstack-Request-Id", "X-Storage-Policy", "X-Trans-Id",
 })  # fmt: skip
+_ENCRYPTED: Final = ("X-Object-Sysmeta-Crypto-", "X-Object-Transient-Sysmeta-Crypto-")
 _NOT_SENT_PREFIXES: Final = ("X-Backend-", "X-Object-Sysmeta-", "X-Object-Transient-Sysmeta-")
 
 
@@ -347,6 +348,11 @@ class ContainerSyncer(Daemon):
                 return False
             if VERSIONS_LINK in source.headers:
                 return True
+            if any(key.startswith(_ENCRYPTED) for key in source.headers):
+                self.log.error("/%s/%s/%s is encrypted, and what it is read through does not decrypt: give the file of "
+                               "internal_client_conf_path the filters keymaster and encryption", info.account, info.container,
+                               name)
+                return False
             return self._put_object(name, source.headers, source, work, began)
         finally:
             source.close()

@@ -150,14 +150,15 @@ class Parts:
             self._backends[timeout] = Backend(conn_timeout_s=timeout)
         return self._backends[timeout]
 
-    def internal_client(self, what: Wanted, tries: int, *also: str) -> InternalClient:
+    def internal_client(self, what: Wanted, tries: int, *also: str, is_plain: bool = False) -> InternalClient:
         """Requests through a pipeline in this process: that of the file that is configured, else of the daemon's own file if
-        it has one, else a built-in one, with the filters ``also`` before the proxy. Raises ConfigError.
+        it has one, else of internal-client.conf unless ``is_plain``, else a built-in one, with the filters ``also`` before
+        the proxy. Raises ConfigError.
         """
         path = what.options.internal_client_conf_path
         if not path and _has_own_pipeline(what.config):
             path = what.config.path
-        if not path:
+        if not path and not is_plain:
             path = os.path.join(what.options.swift_dir, "internal-client.conf")
             path = path if os.path.exists(path) else ""
         key = path or " ".join((what.options.swift_dir, *also))
@@ -326,8 +327,8 @@ def _container_reconciler(parts: Parts, what: Wanted) -> Daemon:
     cluster, options = parts.cluster(what), what.options
     _check_processes(what)
     share = _share_of_node(what, parts.ring(cluster, "container")) if what.is_node and not options.processes else None
-    return ContainerReconciler(options, parts.world(what), parts.internal_client(what, options.request_tries),
-                               parts.rings(cluster), cluster, parts.backend(what), share)
+    client = parts.internal_client(what, options.request_tries, is_plain=True)  # objects as they are stored
+    return ContainerReconciler(options, parts.world(what), client, parts.rings(cluster), cluster, parts.backend(what), share)
 
 
 def _container_sync(parts: Parts, what: Wanted) -> Daemon:

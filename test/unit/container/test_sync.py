@@ -275,3 +275,11 @@ def test_a_dry_run_tells_and_sends_nothing(setup: Setup) -> None:
     lines = [line for node in setup.daemons.nodes for line in setup.syncer(node).dry_run()]
     assert lines == ["sync /a/c to http://other:1/v1/b/copy: 1 rows that are new, 0 again"] * 3
     assert setup.other.seen == []
+
+
+def test_ciphertext_is_not_sent(setup: Setup, caplog: pytest.LogCaptureFixture) -> None:
+    """Of an object that is encrypted, read through a pipeline that does not decrypt."""
+    setup.write("PUT", body=b"ciphertext", X_Object_Sysmeta_Crypto_Body_Meta="x")
+    assert setup.run()["failures"] >= 1
+    assert "does not decrypt" in caplog.text
+    assert setup.copy()[0] == 404
