@@ -7,7 +7,7 @@ import os
 import random
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from test.functional.conftest import STORES
 from test.support.client import Account, Endpoint, unique
 from test.support.programs import run
 
-Backup = Callable[..., str]
 SYSTEM_PYTHON = "/usr/bin/python3"  # duplicity's, which finds python-swiftclient there or not at all
 
 
