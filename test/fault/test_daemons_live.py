@@ -27,7 +27,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     store.up()
     for number in NODES:  # no scan is to come round: hints and the return of a server are to do it
         store.edit("object-server.conf", ("interval = 5", "interval = 3600"), number=number)
-        store.edit("container-server.conf", ("interval = 10", "interval = 3600"), number=number)
+        store.edit("container-server.conf", ("interval = 10", "interval = 3600"), ("interval = 30", "interval = 3600"), number=number)
+        store.edit("account-server.conf", ("interval = 30", "interval = 3600"), number=number)
     store.down()
     store.up()
     yield store
@@ -84,6 +85,56 @@ def test_a_node_that_missed_many_writes_has_them_soon_after_it_is_back(store: St
     for place in replicas(store, account.name).values():
         until(lambda place=place: count_of(place, "X-Account-Bytes-Used") == bytes_before + 4 * WRITES, "the account is right", WHOLE_AGAIN_S)
     assert took < WHOLE_AGAIN_S
+
+
+def test_databases_that_a_node_missed_are_whole_soon_after_it_is_back(store: Store, account: Account) -> None:
+    """Containers made, changed and deleted while it was away: no scan comes round, the replicators of the others knew."""
+    names = [unique(f"db{number}") for number in range(12)]
+    for name in names[:8]:
+        account.put(name, headers={"X-Container-Meta-Fruit": "apple"}).expect(201)
+    victim = 3
+    places = {name: where for name in names if victim in (where := replicas(store, account.name, name))}
+    assert len(places) >= 6
+    store.stop_node(victim, kill=True)
+    for name in names[:4]:
+        account.post(name, headers={"X-Container-Meta-Fruit": "pear"}).expect(204)
+    for name in names[4:8]:
+        account.delete(name).expect(204)
+    for name in names[8:]:
+        account.put(name, headers={"X-Container-Meta-Fruit": "plum"}).expect(201)
+    account.post(headers={"X-Account-Meta-Missed": "no"}).expect(204)
+    expected = {**dict.fromkeys(names[:4], (204, "pear")), **dict.fromkeys(names[4:8], (404, None)), **dict.fromkeys(names[8:], (204, "plum"))}
+
+    def known_at(place: tuple[Endpoint, str]) -> tuple[int, str | None]:
+        answer = place[0].request("HEAD", place[1])
+        return answer.status, answer.headers.get("X-Container-Meta-Fruit")
+
+    store.start_node(victim)
+    began = time.monotonic()
+    for name, where in places.items():
+        until(lambda name=name, where=where: known_at(where[victim]) == expected[name], f"{name} is known", WHOLE_AGAIN_S)
+    print(f"databases whole {time.monotonic() - began:.1f} s after the node answered")
+    own = replicas(store, account.name)
+    for endpoint, path in own.values():
+        until(lambda endpoint=endpoint, path=path: endpoint.request("HEAD", path).headers.get("X-Account-Meta-Missed") == "no",
+              "the account is the same", WHOLE_AGAIN_S)
+        until(lambda endpoint=endpoint, path=path: set(names[:4] + names[8:]) <= set(endpoint.request("GET", path).body.decode().split()),
+              "its listing is whole", WHOLE_AGAIN_S)
+    assert time.monotonic() - began < WHOLE_AGAIN_S
+    until(lambda: handoffs(store) == [], "no database is left where it does not belong", WHOLE_AGAIN_S)
+
+
+def handoffs(store: Store) -> list[str]:
+    """Databases of accounts and containers on devices that are no primaries of theirs."""
+    found = []
+    for kind in ("account", "container"):
+        ring = RingFile(os.path.join(str(store.etc(1)), f"{kind}.ring.gz")).current()
+        for number in NODES:
+            for path in store.devices(number).glob(f"*/{kind}s/*/*/*/*.db"):
+                part = int(path.parts[-4])
+                if not any(node.device == path.parts[-6] and node.ip.endswith(f".{number}") for node in ring.primaries(part)):
+                    found.append(str(path))
+    return found
 
 
 def test_everything_that_is_due_goes_and_the_lag_is_gone(store: Store, account: Account) -> None:
