@@ -129,13 +129,14 @@ def _length(value: Any, now: float) -> float:
     return len(value) if isinstance(value, (Mapping, list, tuple)) else number(value)
 
 
-_REPAIRED: Final = "nothing, it repairs itself{eta}; watch it: keelstore status --watch 5"
+_REPAIRED: Final = ("nothing, it repairs itself{eta}; at once: keelstore node repair{data}; "
+                    "watch it: keelstore status{data} --watch 5")
 FIGURES: Final = (
     Figure(
         "partitions_below_full",
         DANGER,
         "below-full",
-        "at least {count:.0f} partitions have fewer copies than they should",
+        "at least {count:.0f} partitions have fewer {copies} than they should",
         "a device or node is away, or was, or lost data",
         _REPAIRED,
         _plain,
@@ -150,16 +151,6 @@ FIGURES: Final = (
         _REPAIRED,
         _plain,
         max,
-    ),
-    Figure(
-        "fragments_missing",
-        DANGER,
-        "below-full",
-        "{count:.0f} fragments are missing",
-        "a device or node is away, or was, or lost data",
-        _REPAIRED,
-        _plain,
-        sum,
     ),
     Figure(
         "unrecoverable",
@@ -234,7 +225,9 @@ def _figures(view: View) -> Iterator[Problem]:
                     details.setdefault(name, []).extend(f"{server.node}, {key}: {text}" for key, text in value.items())
         for name, counts in by_daemon.items():
             count = figure.combine(counts.values())
-            words = {"count": count, "daemon": name, "span": span(count), "eta": _eta(view, name)}
+            copies = "fragments" if "reconstructor" in name else "copies"
+            words = {"count": count, "daemon": name, "span": span(count), "eta": _eta(view, name), "copies": copies,
+                     "data": data_option(view)}
             where = (
                 ", ".join(f"{node} {counts[node]:.0f}" for node in ordered(counts))
                 if figure.combine is not max
@@ -292,7 +285,9 @@ def _peers(view: View) -> Iterator[Problem]:
         )
 
 
-def combined(view: View, figure: str, combine: Callable[[Sequence[float]], float] = sum) -> float | None:
-    """A figure over all daemons that have it; None when none has."""
-    found = [float(entry[figure]) for _, _, entry in daemons_of(view) if isinstance(entry.get(figure), (int, float))]
+def combined(view: View, figure: str, combine: Callable[[Sequence[float]], float] = sum,
+             of: str = "") -> float | None:
+    """A figure over all daemons that have it, of those whose name has ``of`` in it; None when none has."""
+    found = [float(entry[figure]) for _, name, entry in daemons_of(view)
+             if of in name and isinstance(entry.get(figure), (int, float))]
     return combine(found) if found else None

@@ -254,14 +254,17 @@ def _empty_devices(view: View) -> Iterator[Problem]:
                 "device-empty",
                 f"{device.shown}: is empty, where others hold some {expected:.0f} partitions",
                 "the disk was replaced or wiped, or something else is mounted in its place",
-                f"there: df, ls; if the disk is right there is nothing to do: replicators fill it{_sooner(view)}",
+                f"there: df, ls; if the disk is right there is nothing to do: replicators fill it; "
+                f"at once: {_sooner(view, device)}",
                 device.node,
                 device.name,
             )
 
 
-def _sooner(view: View) -> str:
-    return "" if view.data else " (sooner: keelstore-object-replicator CONF once, on the other nodes)"
+def _sooner(view: View, device: Device) -> str:
+    if view.data:
+        return f"keelstore node repair{data_option(view)} --device {device.name}"
+    return f"on the other machines: keelstore node repair --conf NODE.CONF --device {device.name}"
 
 
 def _quarantined(view: View) -> Iterator[Problem]:

@@ -151,8 +151,8 @@ def judged(seen: View | None, state: str) -> dict[str, Any]:
 def repair(seen: View | None) -> dict[str, Any]:
     """What is known of it over all machines; None: nobody tells."""
 
-    def over(figure: str, combine: Any = sum) -> float | None:
-        return diagnosis.combined(seen, figure, combine) if seen is not None else None
+    def over(figure: str, combine: Any = sum, of: str = "") -> float | None:
+        return diagnosis.combined(seen, figure, combine, of) if seen is not None else None
 
     return {
         "partitions_below_full": over("partitions_below_full", max),
@@ -160,9 +160,10 @@ def repair(seen: View | None) -> dict[str, Any]:
         "databases_below_full": over("databases_below_full", max),
         "fragments_missing": over("fragments_missing"),
         "handoff_partitions": over("handoff_partitions"),
+        "handoff_databases": over("handoff_databases"),
         "queued": over("queued"),
         "eta_s": over("eta_s", max),
-        "updates_waiting": over("waiting"),
+        "updates_waiting": over("waiting", of="updater"),
         "expiry_lag_s": over("lag_s", max),
     }
 

@@ -136,11 +136,11 @@ def _nodes(console: Console, marks: _Marks, found: Mapping[str, Any]) -> None:
 
 def _room(devices: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     """Used of all, and the fullest device. Devices that share a file system, as those of a small store do, count once."""
-    rooms: dict[tuple[int, int], tuple[int, int, str]] = {}
+    rooms: dict[tuple[float, int], tuple[float, float, str]] = {}
     for device in devices:
         if device.get("size"):
             used, avail = device["used"], device["avail"]
-            rooms.setdefault((device["size"], used >> 28), (used, used + avail, device["device"]))
+            rooms.setdefault((device["size"], int(used) >> 28), (used, used + avail, device["device"]))
     if not rooms:
         return "-", "-"
     used = sum(one for one, _, _ in rooms.values())
@@ -180,6 +180,8 @@ def _data(console: Console, found: Mapping[str, Any]) -> None:
         text = "none is known to be missing" if found["safe"] else "no more are known to be missing than said above"
         if below:
             text = f"at least {below:.0f} partitions are below full count"
+        if repair["databases_below_full"]:
+            text += f", at least {repair['databases_below_full']:.0f} databases are"
         lines.append(
             (
                 "copies",
