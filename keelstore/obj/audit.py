@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from keelstore.common import fs
+from keelstore.common.codec import Codec, FragmentError, codec_for
 from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.errors import ObjectCorrupt, ObjectNotFound, ObjectStateChanged, StorageError
-from keelstore.common.policy import Policy
+from keelstore.common.policy import ErasureCodingPolicy, Policy
 from keelstore.obj import hashes, layout
 from keelstore.obj.fileset import FileSet, resolve
 from keelstore.obj.hashdir import DAMAGED_DIRECTORY, parse_names
@@ -46,6 +47,7 @@ class Finding:
     place: Place
     reason: str = ""
     opened: StoredObject | None = None
+    policy: ErasureCodingPolicy | None = None  # of a fragment
     error: str = ""  # it could not be looked at, and that may be nobody's fault
     is_unwanted: bool = False
 
@@ -103,7 +105,7 @@ class Inspector:
             if lacking:
                 opened.close()
                 return Finding(place, f"a fragment without {lacking[0]}")
-        return Finding(place, opened=opened)
+        return Finding(place, opened=opened, policy=policy if isinstance(policy, ErasureCodingPolicy) else None)
 
     def _resolve(self, place: Place) -> FileSet:
         """Raises _Wrong, FileNotFoundError, OSError."""
@@ -139,9 +141,14 @@ class Inspector:
         assert opened is not None
         place = finding.place
         body = opened.body(0, opened.size, EVERY_BYTE, chunk_size, keep_cache=False)
+        check = FragmentCheck.of(finding.policy, opened.data_metadata, opened.size) if finding.policy else None
         try:
             for piece in body:
+                if check is not None:
+                    check.take(piece)
                 yield len(piece)
+            if check is not None:
+                finding.reason = check.reason
         except ObjectCorrupt as error:
             finding.reason = self.store.wrong.pop(place.directory, str(error))
         finally:
@@ -152,6 +159,51 @@ class Inspector:
         """Put a hash directory aside; where it is now."""
         return on_disk_thread(place.device, self.store.quarantine_directory, place.directory, place.device_path,
                               place.datadir, reason)
+
+
+class FragmentCheck:
+    """Whether an archive is made of fragments of its index, one for each segment, by what their headers say.
+
+    The library sees a damaged header, not a damaged payload: that the archive's MD5 is for. This finds what was written
+    wrong.
+    """
+
+    def __init__(self, codec: Codec, index: int, fragment_size: int, size: int):
+        self._codec, self._index, self._size = codec, index, fragment_size
+        self._left = size
+        self._held: list[bytes] = []
+        self._have = self._number = 0
+        self.reason = ""
+
+    @classmethod
+    def of(cls, policy: ErasureCodingPolicy, metadata: Mapping[str, str], size: int) -> FragmentCheck | None:
+        """For an archive with this metadata; None when that says too little to tell."""
+        index, segment = metadata.get(_EC_KEYS[0], ""), metadata.get("X-Object-Sysmeta-Ec-Segment-Size", "")
+        if not (index.isdecimal() and segment.isdecimal() and int(segment)):
+            return None
+        codec = codec_for(policy.scheme, policy.ndata, policy.nparity)
+        return cls(codec, int(index), codec.fragment_size(int(segment)), size)
+
+    def take(self, piece: bytes) -> None:
+        """The next bytes of the archive; at most one fragment is held."""
+        if self.reason:
+            return
+        self._held.append(piece)
+        self._have += len(piece)
+        self._left -= len(piece)
+        while self._have >= self._size or (not self._left and self._have):
+            data = b"".join(self._held)
+            fragment, rest = data[: self._size], data[self._size :]
+            self._held, self._have = [rest] if rest else [], len(rest)
+            try:
+                found = self._codec.facts(fragment).fragment
+            except FragmentError as error:
+                self.reason = f"segment {self._number}: {error}"
+                return
+            if found != self._index:
+                self.reason = f"segment {self._number} is of fragment {found}, not {self._index}"
+                return
+            self._number += 1
 
 
 class _Wrong(Exception):

@@ -147,10 +147,10 @@ def test_damage_that_only_the_whole_shows_is_not_built_on(filled: Fragmented, ca
     assert next(iter(filled.cluster.device_path(node.device).glob("quarantined/objects-2/*")))
 
 
-def forge(path: Path) -> None:
+def forge(path: Path, at: int = -5) -> None:
     """A fragment that is wrong, with metadata that call it right."""
     data = bytearray(path.read_bytes())
-    data[-5] ^= 1
+    data[at] ^= 1
     path.write_bytes(data)
     found = {**metadata(path), "ETag": hashlib.md5(data).hexdigest()}
     fd = os.open(path, os.O_RDWR)
