@@ -29,7 +29,7 @@ from keelstore.common.daemon_frame import SHOW_S, Daemon, Selection, World
 from keelstore.common.db_options import DatabaseReplicatorOptions
 from keelstore.common.db_rules import Job, Kind, in_order, job_of, may_remove
 from keelstore.common.db_sync import Collaborators, DatabaseSync, Outcome, Talk
-from keelstore.common.device_walk import Device, own_nodes, usable_devices
+from keelstore.common.device_walk import Device, own_nodes, partitions, usable_devices
 from keelstore.common.errors import DatabaseCorrupt, DeviceUnavailable, StorageError
 from keelstore.common.peers import Address, Peers
 from keelstore.common.ring.ring import Node, Ring, RingFile
@@ -275,9 +275,10 @@ class DatabaseReplicator(Daemon):
         return Timestamp(max(0.0, self.world.clock() - self.options.reclaim_age * patience))
 
     def _reclaim(self, job: Job, broker: Broker, result: Result, is_old: bool) -> None:
-        """Forget what is old, rows or the whole database, when every primary is known from before to know it: one that does
-        not would bring back what was deleted. ("From before": were each to forget as soon as all agree, the next would find that
-        one lacks what it has itself, and send it, round and round.) One that stays away is waited for ``PATIENCE`` times the age.
+        """Forget what is old, rows or the whole database, when every primary is known from before to know it: one that
+        does not would bring back what was deleted. ("From before": were each to forget as soon as all agree, the next would
+        find that one lacks what it has itself, and send it, round and round.) One that stays away is waited for
+        ``PATIENCE`` times the age.
         """
         now = self.world.clock()
         if not is_old and self._is_forever and now - self._reclaimed.get(job.path, 0.0) < RECLAIM_EVERY_S:
@@ -437,6 +438,29 @@ class DatabaseReplicator(Daemon):
         due = min(now + QUIET_S, since + LONGEST_QUIET_S)
         due = max(due, self._compared.get(path, 0.0) + LEAST_BETWEEN_S)
         self.queue.reschedule(path, path, Risk.UPDATE, due)
+        self.workers.kick()
+
+    def ask(self, only: Selection) -> None:
+        """What an operator names goes into the queue at once, also while a pass runs. The databases of a device are those
+        that it has and those that are to be brought to it. Policies are of objects: nothing here is of one.
+        """
+        if not only.policies:
+            concurrency.spawn(self._enqueue_asked, only)
+
+    def _enqueue_asked(self, only: Selection) -> None:
+        ring, count = self._ring.current(), 0
+        for name, node in self._own(ring).items():
+            try:
+                path = f"{fs.check_device(self.options.devices, name, self.options.mount_check)}/{self.datadir}"
+                for number in on_disk_thread(name, partitions, os.path.dirname(path), self.datadir, only):
+                    if only.has_device(name) or any(one.device in only.devices for one in ring.primaries(number)):
+                        for found in on_disk_thread(name, db_walk.databases_of, f"{path}/{number}"):
+                            self._failures.pop(found, None)
+                            self.queue.reschedule(found, found, Risk.DURABILITY, self.world.clock())
+                            count += 1
+            except (DeviceUnavailable, OSError) as error:
+                self.log.warning("device %s cannot be looked at as was asked: %s", node.device, error)
+        self.log.info("%d databases are looked at as was asked", count)
         self.workers.kick()
 
     def enqueue(self, path: str, risk: Risk = Risk.UPDATE, delay_s: float = 0.0) -> None:

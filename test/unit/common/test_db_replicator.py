@@ -471,6 +471,20 @@ def test_a_change_that_a_peer_missed_goes_to_it_when_it_is_back(
         task.kill()
 
 
+def test_an_operator_has_a_device_filled_at_once(replicas: Replicas, daemons: Daemons) -> None:
+    one, two, _ = replicas.primaries
+    shutil.rmtree(replicas.path(one).parents[3])
+    replicator = daemons.replicator(replicas.kind, replicas.node_of(two), interval=1000)
+    replicator._is_forever = True
+    task = concurrency.spawn(replicator.workers.run)
+    try:
+        replicator.ask(Selection(policies=frozenset({1})))
+        replicator.ask(Selection(devices=frozenset({one.device})))
+        until(lambda: turn() or replicas.path(one).exists(), "it is filled")
+    finally:
+        task.kill()
+
+
 def test_a_row_on_a_handoff_goes_home_at_once(handoff: Replicas, daemons: Daemons, quick: None) -> None:
     where = handoff.handoffs[0]
     replicator = daemons.replicator("container", handoff.node_of(where), interval=1000)
