@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from keelstore.common.middleware.slo import Slo
 
 AGENT = "SLO MultipartPUT"
+_LISTED_ETAG = "HTTP_X_OBJECT_SYSMETA_CONTAINER_UPDATE_OVERRIDE_ETAG"
 _BAD_TYPE = "Invalid Content-Type, swift_* is not a valid parameter name."
 
 
@@ -164,6 +165,7 @@ def _store(slo: Slo, request: Request, segments: list[Segment], obj: str) -> Res
         environ["CONTENT_TYPE"] = slo.content_types.of(obj)
     environ["CONTENT_TYPE"] += f";swift_bytes={size}"
     environ["swift.content_type_overridden"] = True
+    more = environ.get(_LISTED_ETAG, "")  # s3api lists the ETag that S3 clients see as well: "; s3_etag=..."
     for key in ("HTTP_TRANSFER_ENCODING", "HTTP_EXPECT"):
         environ.pop(key, None)
     environ.update({
@@ -173,7 +175,7 @@ def _store(slo: Slo, request: Request, segments: list[Segment], obj: str) -> Res
         "HTTP_X_STATIC_LARGE_OBJECT": "True",
         "HTTP_X_OBJECT_SYSMETA_SLO_ETAG": etag,
         "HTTP_X_OBJECT_SYSMETA_SLO_SIZE": str(size),
-        "HTTP_X_OBJECT_SYSMETA_CONTAINER_UPDATE_OVERRIDE_ETAG": f"{digest}; slo_etag={etag}",
+        _LISTED_ETAG: f"{digest}{more if more.startswith(';') else ''}; slo_etag={etag}",
     })
     response = call_app(slo.app, environ)
     if response.is_success:

@@ -168,6 +168,7 @@ class S3Request:
         length: int | None = None,
         account: str | None = None,
         as_cluster: bool | None = None,
+        footers: Callable[[Any], None] | None = None,
     ) -> Response:
         """A Swift request made of these parts and nothing else. The answer's body is the caller's to read or close.
 
@@ -193,6 +194,8 @@ class S3Request:
         )
         if not as_cluster:
             environ.update(self.identity.rights)
+        if footers is not None:
+            environ["swift.callback.update_footers"] = footers
         environ["swift.leave_relative_location"] = True
         self.environ["s3api.backend_path"] = self.environ["swift.backend_path"] = environ["PATH_INFO"]
         response = call_app(self.app, environ)

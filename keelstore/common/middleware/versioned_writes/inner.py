@@ -19,6 +19,7 @@ RESERVED: Final = "X-Backend-Allow-Reserved-Names"
 HTML: Final = "text/html; charset=UTF-8"
 TYPE_OVERRIDDEN: Final = "swift.content_type_overridden"
 FOOTERS: Final = "swift.callback.update_footers"
+S3_ETAG: Final = "X-Object-Sysmeta-S3api-Etag"
 OVERRIDE_ETAG: Final = "X-Object-Sysmeta-Container-Update-Override-Etag"
 VERSIONS_LINK: Final = "X-Object-Sysmeta-Versions-Symlink"
 EMPTY_MD5: Final = "d41d8cd98f00b204e9800998ecf8427e"
@@ -125,6 +126,11 @@ class Inner:
         return self.done(self.ask(environ, "PUT", path, headers, extra={TYPE_OVERRIDDEN: True}))
 
 
+def listed_etag(etag: str, slo_etag: str, s3_etag: str | None) -> str:
+    """What a container lists as the ETag of a large object, with what other APIs show of it."""
+    return f"{etag}{f'; s3_etag={s3_etag}' if s3_etag else ''}; slo_etag={slo_etag}"
+
+
 def with_listing_values(headers: Headers, etag: str) -> None:
     """Add to an object's headers what its container is to list of it, where that is not what the object itself shows.
 
@@ -136,7 +142,7 @@ def with_listing_values(headers: Headers, etag: str) -> None:
         if size and "swift_bytes" not in headers.get("Content-Type", ""):
             headers["Content-Type"] = f"{headers.get('Content-Type', 'application/octet-stream')};swift_bytes={size}"
         if slo_etag:
-            headers[OVERRIDE_ETAG] = f"{etag}; slo_etag={slo_etag}"
+            headers[OVERRIDE_ETAG] = listed_etag(etag, slo_etag, headers.get(S3_ETAG))
     target = headers.get(_LINK)
     if target:
         headers[OVERRIDE_ETAG] = "; ".join([EMPTY_MD5, *link_parameters(headers)])

@@ -24,12 +24,14 @@ from keelstore.common.middleware.versioned_writes.inner import (
     FOOTERS,
     HTML,
     OVERRIDE_ETAG,
+    S3_ETAG,
     TYPE_OVERRIDDEN,
     VERSIONS_LINK,
     Inner,
     failure,
     is_link,
     link_parameters,
+    listed_etag,
     params_without,
     settle_timestamp,
 )
@@ -109,7 +111,7 @@ class Objects:
             if found is not None:
                 found.close()
                 own["Content-Type"] = found.headers.get("Content-Type")
-        answer = self._link(request, version, etag, size, own, sent.get("X-Object-Sysmeta-Slo-Etag"))
+        answer = self._link(request, version, etag, size, own, sent)
         if answer.is_success:
             answer.headers["Etag"] = response.headers.get("Etag")
             answer.headers[ID] = version.id
@@ -260,7 +262,7 @@ class Objects:
         etag = headers.get("X-Symlink-Target-Etag") or headers.get("Etag", "").strip('"')
         size = headers.get("X-Object-Sysmeta-Slo-Size") or headers.get("Content-Length", "0")
         answer = self._link(request, version, etag, size, Headers({"Content-Type": headers.get("Content-Type")}),
-                            headers.get("X-Object-Sysmeta-Slo-Etag"))
+                            headers)
         if answer.is_success:
             answer.headers["Etag"] = etag
             answer.headers[ID] = version.id
@@ -329,8 +331,8 @@ class Objects:
         return found
 
     def _link(self, request: Request, version: Version, etag: str, size: str, own: Headers,
-              slo_etag: str | None) -> Response:
-        """Let the object's name be a link to ``version``; ``own`` are the headers that it is to have besides."""
+              about: Headers) -> Response:
+        """Let the object's name be a link to ``version``, which ``about`` is of; ``own`` is what it is to have besides."""
         environ = request.environ
         headers = own.copy()
         kind = headers.get("Content-Type")
@@ -347,7 +349,8 @@ class Objects:
             f"{_TARGET}-Etag": etag,
             f"{_TARGET}-Bytes": size,
         })
-        listed = f"{etag}; slo_etag={slo_etag}" if slo_etag else EMPTY_MD5
+        slo_etag = about.get("X-Object-Sysmeta-Slo-Etag")
+        listed = listed_etag(etag, slo_etag, about.get(S3_ETAG)) if slo_etag else EMPTY_MD5
         headers[OVERRIDE_ETAG] = "; ".join([listed, *link_parameters(headers)])
         return self.inner.ask(environ, "PUT", request.path, headers)
 

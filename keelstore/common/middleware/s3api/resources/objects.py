@@ -13,7 +13,9 @@ from keelstore.common.middleware.s3api.etags import bare
 from keelstore.common.middleware.s3api.metadata import from_client, to_client
 from keelstore.common.middleware.s3api.outcome import check, error_of
 from keelstore.common.middleware.s3api.request import ETAG_IS_AT, OBJECT_SYSMETA, S3Request
+from keelstore.common.middleware.s3api.resources.copies import copy_object
 from keelstore.common.middleware.s3api.routing import OBJECT, Route
+from keelstore.common.middleware.s3api.stored_checksum import keep_checksum
 
 MAX_PUT_BYTES: Final = 5 << 30
 _OVERRIDES: Final = {
@@ -28,6 +30,8 @@ _CONDITIONS: Final = ("If-Match", "If-None-Match", "If-Modified-Since", "If-Unmo
 
 
 def put(request: S3Request) -> Response:
+    if request.header("X-Amz-Copy-Source"):
+        return copy_object(request)
     headers = from_client(request)
     length = request.content_length()
     if length is not None and length > MAX_PUT_BYTES:
@@ -44,10 +48,10 @@ def put(request: S3Request) -> Response:
     if request.header("If-None-Match"):
         headers["If-None-Match"] = request.header("If-None-Match")
     body = request.open_body()
-    for algorithm, value in body.expected.items():
-        if value is not None:
-            headers[OBJECT_SYSMETA + "Checksum"] = f"{algorithm.name}={value};type=FULL_OBJECT"
-    response = request.swift("PUT", request.bucket, request.key, headers=headers, body=body, length=body.length)
+    footers = keep_checksum(body, headers)
+    response = request.swift(
+        "PUT", request.bucket, request.key, headers=headers, body=body, length=body.length, footers=footers
+    )
     if response.status == 404:
         raise S3Error("NoSuchBucket", BucketName=request.bucket)
     check(request, response).drain()

@@ -1,0 +1,142 @@
+"""Parts of an upload: put one, copy one, list them (``spec: s3-api 3.8``)."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from keelstore.common.headers import Headers
+from keelstore.common.http import Response
+from keelstore.common.middleware.s3api import acl, checksums
+from keelstore.common.middleware.s3api.copy_source import open_source
+from keelstore.common.middleware.s3api.errors import S3Error
+from keelstore.common.middleware.s3api.outcome import check
+from keelstore.common.middleware.s3api.request import S3Request
+from keelstore.common.middleware.s3api.resources.copies import NOT_COPIED, copy_answer
+from keelstore.common.middleware.s3api.resources.listing import encoder
+from keelstore.common.middleware.s3api.routing import OBJECT, Route
+from keelstore.common.middleware.s3api.stored_checksum import keep_checksum
+from keelstore.common.middleware.s3api.times import s3_time
+from keelstore.common.middleware.s3api.upload import Upload, find, parts
+from keelstore.common.middleware.s3api.xml import Writer
+
+MAX_PART_BYTES: Final = 5 << 30
+_RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})\Z")
+
+
+def put_part(request: S3Request) -> Response:
+    """UploadPart and UploadPartCopy."""
+    number = request.number("partNumber", 0)
+    if "partNumber" not in request.query or not 1 <= number <= request.options.max_upload_part_num:
+        raise S3Error(
+            "InvalidArgument",
+            f"Part number must be an integer between 1 and {request.options.max_upload_part_num}, inclusive",
+            ArgumentName="partNumber",
+            ArgumentValue=request.query.get("partNumber"),
+        )
+    upload = find(request)
+    if request.header("X-Amz-Copy-Source"):
+        return _copy_part(request, upload, number)
+    length = request.content_length()
+    if length is not None and length > MAX_PART_BYTES:
+        raise S3Error("EntityTooLarge", ProposedSize=length, MaxSizeAllowed=MAX_PART_BYTES)
+    headers: dict[str, str] = {}
+    md5 = request.content_md5()
+    if md5 is not None:
+        headers["ETag"] = md5
+    name, kind = upload.checksum_kind
+    compute = (checksums.ALGORITHMS[name],) if name and kind == checksums.FULL_OBJECT else ()
+    body = request.open_body(compute)
+    sent = [
+        algorithm for algorithm in body.expected if algorithm not in compute or body.expected[algorithm] is not None
+    ]
+    if name and ((kind == checksums.COMPOSITE and not sent) or any(algorithm.name != name for algorithm in sent)):
+        actual = sent[0].name.lower() if sent else "null"
+        raise S3Error(
+            "InvalidRequest",
+            f"Checksum Type mismatch occurred, expected checksum Type: {name.lower()}, actual checksum Type: {actual}",
+        )
+    footers = keep_checksum(body, headers)
+    response = check(
+        request,
+        request.swift(
+            "PUT",
+            request.segments,
+            upload.part(number),
+            headers=headers,
+            body=body,
+            length=body.length,
+            footers=footers,
+        ),
+    )
+    response.drain()
+    found = Headers({"ETag": f'"{response.headers.get("Etag", "").strip(chr(34))}"'})
+    for algorithm in body.expected:
+        found[algorithm.header] = body.value(algorithm)
+    return Response(200, found, body=b"")
+
+
+def _copy_part(request: S3Request, upload: Upload, number: int) -> Response:
+    source = open_source(request)
+    headers = {
+        "X-Copy-From": request.listing_path(source.bucket, source.key),
+        "X-Copy-From-Account": source.account,
+        "X-Fresh-Metadata": "True",
+        **NOT_COPIED,
+    }
+    wanted = request.header("X-Amz-Copy-Source-Range")
+    if wanted:
+        found = _RANGE.match(wanted)
+        if found is None or int(found[1]) > int(found[2]):
+            raise S3Error(
+                "InvalidArgument",
+                "The x-amz-copy-source-range value must be of the form bytes=first-last where first and last "
+                "are the zero-based offsets of the first and last bytes to copy",
+                ArgumentName="x-amz-copy-source-range",
+                ArgumentValue=wanted,
+            )
+        if int(found[2]) >= source.size:
+            raise S3Error(
+                "InvalidArgument",
+                f"Range specified is not valid for source object of size: {source.size}",
+                ArgumentName="x-amz-copy-source-range",
+                ArgumentValue=wanted,
+            )
+        headers["Range"] = wanted
+    query = {"version-id": source.version} if source.version is not None else {}
+    response = check(request, request.swift("PUT", request.segments, upload.part(number), headers=headers, query=query))
+    response.drain()
+    return copy_answer(response, source, "CopyPartResult")
+
+
+def list_parts(request: S3Request) -> Response:
+    coded = encoder(request)
+    limit = min(request.number("max-parts", request.options.max_parts_listing), request.options.max_parts_listing)
+    marker = request.number("part-number-marker", 0)
+    upload = find(request)
+    found = [part for number, part in parts(request, upload).items() if number > marker]
+    shown = found[:limit]
+    writer = (
+        Writer("ListPartsResult")
+        .leaf("Bucket", request.bucket)
+        .leaf("Key", coded(request.key))
+        .leaf("UploadId", upload.upload_id)
+    )
+    writer.owner(request.user, "Initiator").owner(request.user).leaf("StorageClass", "STANDARD").leaf(
+        "PartNumberMarker", marker
+    )
+    writer.leaf("NextPartNumberMarker", shown[-1].number if shown else 0).leaf("MaxParts", limit)
+    writer.leaf("EncodingType", request.query.get("encoding-type") or None).leaf("IsTruncated", len(found) > len(shown))
+    name, kind = upload.checksum_kind
+    if name:
+        writer.leaf("ChecksumAlgorithm", name).leaf("ChecksumType", kind)
+    for part in shown:
+        writer.open("Part").leaf("PartNumber", part.number).leaf("LastModified", s3_time(part.last_modified))
+        writer.leaf("ETag", f'"{part.etag}"').leaf("Size", part.size).close()
+    return Response(200, body=writer.to_bytes(), content_type="application/xml")
+
+
+ROUTES = (
+    Route(OBJECT, "PUT", put_part, "s3:PutObject", acl.WRITE, sub="uploadId"),
+    Route(OBJECT, "GET", list_parts, "s3:ListMultipartUploadParts", acl.READ, sub="uploadId"),
+)
