@@ -6,18 +6,24 @@ Most of it runs over a cluster in this process, where every pair of devices can 
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import random
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from keelstore.common.cluster import load_cluster
 from keelstore.common.codec import HEADER_SIZE
 from keelstore.common.daemon_frame import World
+from keelstore.common.ring.ring import RingFile
 from keelstore.obj.auditor import ObjectAuditor
 from keelstore.obj.options import ObjectAuditorOptions
+from test.support.client import unique
 from test.support.fragments import LOG, Fragmented
+from test.support.store import Store, running
 from test.support.waiting import until
 
 SEGMENT = 65536
@@ -198,3 +204,98 @@ def test_scenario_121_what_is_durable_counts(cluster: Fragmented) -> None:
     assert cluster.get("o") == (200, body_of(5000))
 
 
+
+
+# -- over the processes of a store -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with running(tmp_path_factory.mktemp("rebuild") / "data", nodes=4, workers=1) as store:
+        yield store
+
+
+class Live:
+    """Objects of a container of the policy ec42 in a running store."""
+
+    def __init__(self, store: Store):
+        self.store, self.account, self.container = store, store.login(), unique("live")
+        self.account.put(self.container, headers={"X-Storage-Policy": "ec42"}).expect(201)
+        self.hash_path = load_cluster(str(store.etc())).hash_path
+        self.ring = RingFile(str(store.etc() / "object-2.ring.gz")).current()
+
+    def put(self, name: str, size: int) -> bytes:
+        body = random.Random(name).randbytes(size)
+        self.account.put(self.container, name, body=body).expect(201)
+        return body
+
+    def digest(self, name: str) -> bytes:
+        return self.hash_path.digest(self.account.path.rpartition("/")[2], self.container, name)
+
+    def fragments(self, name: str) -> dict[str, str]:
+        """The MD5 of each durable fragment, by node, device and index."""
+        folder = self.digest(name).hex()
+        return {
+            f"{path.relative_to(self.store.data).parts[0]}/{path.relative_to(self.store.data).parts[2]}#{path.name.split('#')[1]}":
+            hashlib.md5(path.read_bytes()).hexdigest()
+            for path in self.store.data.glob(f"node*/devices/*/objects-2/*/{folder[-3:]}/{folder}/*#d.data")
+        }  # fmt: skip
+
+    def home(self, name: str) -> set[str]:
+        """Where its fragments belong."""
+        primaries = self.ring.primaries(self.ring.partition(self.digest(name)))
+        return {f"node{node.ip.rpartition('.')[2]}/{node.device}#{node.index}" for node in primaries}
+
+    def lose(self, name: str, *places: int) -> None:
+        for index in places:
+            folder = self.digest(name).hex()
+            for path in self.store.data.glob(f"node*/devices/*/objects-2/*/{folder[-3:]}/{folder}/*#{index}#d.data"):
+                shutil.rmtree(path.parent)
+
+
+def test_what_a_read_misses_is_back_within_seconds(store: Store) -> None:
+    live = Live(store)
+    bodies = {name: live.put(name, size) for name, size in (("small", 4096), ("large", 3 << 20))}
+    before = {name: live.fragments(name) for name in bodies}
+    assert all(set(found) == live.home(name) for name, found in before.items())
+    for name in bodies:
+        live.lose(name, 0, 3)
+
+    def is_back() -> bool:
+        for name, body in bodies.items():
+            assert live.account.get(live.container, name).expect(200).body == body
+            assert live.account.get(live.container, name, headers={"Range": "bytes=100-2000"}).expect(206).body == body[100:2001]
+        return {name: live.fragments(name) for name in bodies} == before
+
+    until(is_back, "all fragments are back", 40)
+
+
+def test_a_node_that_was_away_gets_its_fragments(store: Store) -> None:
+    live = Live(store)
+    store.stop_node(3, kill=True)
+    try:
+        bodies = {f"o{number}": live.put(f"o{number}", 70_000) for number in range(3)}
+    finally:
+        store.start_node(3)
+    until(lambda: all(set(live.fragments(name)) == live.home(name) for name in bodies), "everything is at home", 60)
+    for name, body in bodies.items():
+        assert live.account.get(live.container, name).expect(200).body == body
+
+
+def test_two_nodes_away_are_too_many_and_nothing_false_is_said(store: Store) -> None:
+    live = Live(store)
+    bodies = {f"o{number}": live.put(f"o{number}", 5000) for number in range(4)}
+    before = {name: live.fragments(name) for name in bodies}
+    for number in (3, 4):
+        store.stop_node(number)
+    try:
+        for name, body in bodies.items():
+            left = [place for place in before[name] if place.startswith(("node1", "node2"))]
+            answer = live.account.get(live.container, name)
+            assert (answer.status, answer.body if answer.status == 200 else b"") in (
+                [(200, body)] if len(left) >= 4 else [(503, b"")]), (name, left)
+    finally:
+        for number in (3, 4):
+            store.start_node(number)
+    until(lambda: all(live.account.get(live.container, name).body == body for name, body in bodies.items()), "all is read again", 60)
+    assert {name: live.fragments(name) for name in bodies} == before
