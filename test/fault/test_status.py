@@ -107,7 +107,8 @@ def test_a_quarantined_object_is_a_danger_until_replication_has_been_round(store
     account.put(name, b"z" * 500).expect(201)
     paths = [path for node in (1, 2, 3, 4) for path in store.devices(node).glob("d*/objects/*/*/*/*.data")]
     path = max(paths, key=lambda found: found.stat().st_mtime_ns)
-    path.write_bytes(b"rotten")  # another size: whoever opens it puts it aside
+    path.unlink()
+    path.write_bytes(b"rotten")  # without its metadata: whoever opens it puts it aside
     device, node = path.parents[4], next(n for n in (1, 2, 3, 4) if path.is_relative_to(store.devices(n)))
     port = store.port - 1880
     target = path.relative_to(device / "objects").parts[0]
