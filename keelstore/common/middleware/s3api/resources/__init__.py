@@ -2,14 +2,25 @@
 
 ``service``: ListBuckets. ``bucket``: create, head, delete, location. ``listing``: ListObjects. ``objects``: put, get,
 head, delete. ``copies``: CopyObject. ``uploads``, ``parts``, ``complete``: uploads in parts.
+``versioning``: the configuration, ListObjectVersions. ``multi_delete``: DeleteObjects.
 """
 
 from __future__ import annotations
 
-from keelstore.common.middleware.s3api.resources import bucket, complete, listing, objects, parts, service, uploads
+from keelstore.common.middleware.s3api.resources import (
+    bucket,
+    complete,
+    listing,
+    multi_delete,
+    objects,
+    parts,
+    service,
+    uploads,
+    versioning,
+)
 from keelstore.common.middleware.s3api.routing import Router
 
 
 def router() -> Router:
-    modules = (service, bucket, listing, objects, uploads, parts, complete)
+    modules = (service, bucket, listing, objects, uploads, parts, complete, versioning, multi_delete)
     return Router(route for module in modules for route in module.ROUTES)

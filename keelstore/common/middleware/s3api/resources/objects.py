@@ -8,12 +8,14 @@ from keelstore.common.headers import Headers
 from keelstore.common.http import Response
 from keelstore.common.middleware.s3api import access, acl
 from keelstore.common.middleware.s3api.checksums import BY_HEADER
+from keelstore.common.middleware.s3api.deletion import delete_object
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.etags import bare
-from keelstore.common.middleware.s3api.metadata import from_client, to_client
+from keelstore.common.middleware.s3api.metadata import DELETED_TYPE, from_client, to_client
 from keelstore.common.middleware.s3api.outcome import check, error_of
 from keelstore.common.middleware.s3api.request import ETAG_IS_AT, OBJECT_SYSMETA, S3Request
 from keelstore.common.middleware.s3api.resources.copies import copy_object
+from keelstore.common.middleware.s3api.resources.versioning import version_id_of
 from keelstore.common.middleware.s3api.routing import OBJECT, Route
 from keelstore.common.middleware.s3api.stored_checksum import keep_checksum
 
@@ -67,8 +69,11 @@ def put(request: S3Request) -> Response:
 def get(request: S3Request) -> Response:
     """GET and HEAD."""
     query: dict[str, str] = {}
-    if "versionId" in request.query:
-        query["version-id"] = request.query["versionId"]
+    version = version_id_of(request, request.query.get("versionId"))
+    if version is not None:
+        if "versions-enabled" not in request.bucket_info().sysmeta and version != "null":
+            raise S3Error("NoSuchVersion", Key=request.key, VersionId=version)
+        query["version-id"] = version
     headers: dict[str, Any] = {"X-Backend-Etag-Is-At": ETAG_IS_AT}
     for name in _CONDITIONS:
         value = request.header(name)
@@ -94,7 +99,7 @@ def get(request: S3Request) -> Response:
             },
         )
     if response.status not in (200, 206):
-        raise error_of(request, response)
+        raise _not_there(request, response, version)
     found = to_client(request, response.headers)
     if request.header("X-Amz-Checksum-Mode", "").upper() == "ENABLED" and response.status == 200:
         _add_checksum(found, response.headers.get(OBJECT_SYSMETA + "Checksum", ""))
@@ -106,6 +111,24 @@ def get(request: S3Request) -> Response:
                 )
             found[header] = request.query[name].replace("\r", " ").replace("\n", " ")
     return Response(response.status, found, body=response.body, app_iter=response.app_iter)
+
+
+def _not_there(request: S3Request, response: Response, version: str | None) -> S3Error:
+    """Of an object that was not read; a delete marker is told from what never was."""
+    if response.status != 404:
+        return error_of(request, response)
+    shown = {}
+    if response.headers.get("Content-Type", "").startswith(DELETED_TYPE) or "X-Object-Version-Id" in response.headers:
+        shown = {"x-amz-delete-marker": "true", "x-amz-version-id": response.headers.get("X-Object-Version-Id", "null")}
+    error = error_of(request, response)
+    if error.code != "NoSuchKey":
+        return error
+    if version is None:
+        return S3Error("NoSuchKey", headers=shown, Key=request.key)
+    if shown:
+        shown["Allow"] = "DELETE"
+        return S3Error("MethodNotAllowed", headers=shown, Method=request.method, ResourceType="DeleteMarker")
+    return S3Error("NoSuchVersion", Key=request.key, VersionId=version)
 
 
 def _with_plain(value: str) -> str:
@@ -124,15 +147,14 @@ def _add_checksum(found: Headers, stored: str) -> None:
 
 
 def delete(request: S3Request) -> Response:
-    request.bucket_info()
-    response = request.swift("HEAD", request.bucket, request.key, query={"symlink": "get"})
-    response.close()
-    query = {}
-    if response.headers.get("X-Static-Large-Object"):
-        query = {"multipart-manifest": "delete", "async": "on"}
-    response = check(request, request.swift("DELETE", request.bucket, request.key, query=query), 404)
-    response.drain()
-    return Response(204)
+    version = version_id_of(request, request.query.get("versionId"))
+    deleted = delete_object(request, request.key, version)
+    found = Headers()
+    if deleted.version is not None:
+        found["x-amz-version-id"] = deleted.version
+    if deleted.is_marker:
+        found["x-amz-delete-marker"] = "true"
+    return Response(204, found)
 
 
 ROUTES = (

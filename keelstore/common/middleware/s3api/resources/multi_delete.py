@@ -1,0 +1,66 @@
+"""DeleteObjects (``spec: s3-api 3.7``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from keelstore.common import concurrency
+from keelstore.common.errors import KeelstoreError
+from keelstore.common.http import Response
+from keelstore.common.middleware.s3api import acl
+from keelstore.common.middleware.s3api.deletion import Deleted, delete_object
+from keelstore.common.middleware.s3api.errors import S3Error
+from keelstore.common.middleware.s3api.request import S3Request
+from keelstore.common.middleware.s3api.resources.versioning import version_id_of
+from keelstore.common.middleware.s3api.routing import BUCKET, Route
+from keelstore.common.middleware.s3api.xml import Writer
+
+MAX_BODY: Final = 10 << 20
+
+
+@dataclass(frozen=True)
+class Wish:
+    key: str
+    version: str | None
+
+
+def delete_objects(request: S3Request) -> Response:
+    request.bucket_info()
+    limit = request.options.max_multi_delete_objects
+    document = request.read_xml("Delete", min(2 * limit * 1024, MAX_BODY))
+    wishes = []
+    for element in document.children("Object"):
+        key = element.value("Key")
+        if not key:
+            raise S3Error("UserKeyMustBeSpecified")
+        wishes.append(Wish(key, element.value("VersionId") or None))
+    if not wishes or len(wishes) > limit:
+        raise S3Error("MalformedXML")
+    pool = concurrency.Pool(request.options.multi_delete_concurrency)
+    tasks = [(wish, pool.spawn(_one, request, wish)) for wish in wishes]
+    writer = Writer("DeleteResult")
+    is_quiet = (document.value("Quiet") or "").strip().lower() == "true"
+    for wish, task in tasks:
+        outcome: Deleted | S3Error = task.wait()
+        if isinstance(outcome, S3Error):
+            writer.open("Error").leaf("Key", wish.key).leaf("VersionId", wish.version).leaf("Code", outcome.code)
+            writer.leaf("Message", outcome.message).close()
+        elif not is_quiet:
+            writer.open("Deleted").leaf("Key", wish.key).leaf("VersionId", wish.version)
+            if outcome.is_marker:
+                writer.leaf("DeleteMarker", True).leaf("DeleteMarkerVersionId", outcome.version)
+            writer.close()
+    return Response(200, body=writer.to_bytes(), content_type="application/xml")
+
+
+def _one(request: S3Request, wish: Wish) -> Deleted | S3Error:
+    try:
+        return delete_object(request, wish.key, version_id_of(request, wish.version))
+    except S3Error as error:
+        return error
+    except KeelstoreError:
+        return S3Error("InternalError")
+
+
+ROUTES = (Route(BUCKET, "POST", delete_objects, "s3:DeleteObject", acl.WRITE, sub="delete"),)
