@@ -53,8 +53,9 @@ def measured(peers: Peers, make: str, options: dict[str, object]) -> Sample:
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         return usage.ru_utime + usage.ru_stime + cpu_s(servers)
 
-    before, began = used(), time.monotonic()
+    before, of_servers, began = used(), cpu_s(servers), time.monotonic()
     daemon(peers, make, options)
+    print(f"  of the servers: {cpu_s(servers) - of_servers:.2f} s CPU", flush=True)
     return Sample(used() - before, time.monotonic() - began)
 
 
