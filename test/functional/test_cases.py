@@ -50,12 +50,12 @@ def test_case_C30_the_etag_is_always_the_md5_of_the_body(account: Account, conta
 
 @pytest.fixture(scope="module")
 def hurried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """A store that takes 25 containers, or objects of one container, a second, and lets nobody wait for long; its largest object is 100 kB.
+    """A store that takes 25 containers, and 20 objects of one container, a second, and lets nobody wait for long; its largest object is 100 kB.
 
     It logs all that can be logged, and takes no signatures by SHA-1.
     """
     with running(tmp_path_factory.mktemp("hurried") / "data", workers=1) as store:
-        store.edit("proxy-server.conf", ("[filter:ratelimit]\n", "[filter:ratelimit]\naccount_ratelimit = 25\ncontainer_ratelimit_1 = 25\n"
+        store.edit("proxy-server.conf", ("[filter:ratelimit]\n", "[filter:ratelimit]\naccount_ratelimit = 25\ncontainer_ratelimit_1 = 20\n"
                                          "max_sleep_time_seconds = 0.1\nrate_buffer_seconds = 0\n"))
         store.edit("proxy-server.conf", ("[filter:tempurl]\n", "[filter:tempurl]\nallowed_digests = sha256 sha512\n"))
         store.edit("proxy-server.conf", ("[filter:proxy-logging]\n", "[filter:proxy-logging]\naccess_log_headers = yes\n"))
@@ -112,16 +112,16 @@ def test_case_C31_rclone_gets_through(hurried: Store, tmp_path: Path) -> None:
     account.put(container, "first", body=b"x").expect(201)
     account.post(container, headers={"X-Container-Meta-A": "1"}).expect(204)  # the proxy learns that it is not empty
     account.head(container).expect(204)
-    for number in range(24):
+    for number in range(14):
         (tmp_path / f"file {number}").write_bytes(b"%d" % number)
     options = {"RCLONE_CONFIG_S_TYPE": "swift", "RCLONE_CONFIG_S_AUTH": account.endpoint.auth_url, "RCLONE_CONFIG_S_USER": "test:tester",
                "RCLONE_CONFIG_S_KEY": "testing", "RCLONE_CONFIG": str(tmp_path.with_suffix(".conf"))}
     mark = len(hurried.log())
-    done = subprocess.run(["rclone", "copy", "--transfers", "16", str(tmp_path), f"s:{container}"], env={**os.environ, **options}, capture_output=True,
+    done = subprocess.run(["rclone", "copy", "--transfers", "14", str(tmp_path), f"s:{container}"], env={**os.environ, **options}, capture_output=True,
                           text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "Returning 429 for PUT" in hurried.log()[mark:], "it was told to come again"
-    assert len(account.listing(container)) == 25
+    assert len(account.listing(container)) == 15
 
 
 def test_case_C32_an_object_too_large_says_so(hurried: Store) -> None:

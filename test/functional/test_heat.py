@@ -85,7 +85,7 @@ def test_heat_H2_attributes_and_live_state(project: Account) -> None:
 @pytest.mark.parametrize("policy", ["gold", "silver", "ec42"])
 def test_heat_H3_the_container_goes_right_after_its_last_object(project: Account, policy: str) -> None:
     """A 409 here fails the stack: nothing repeats it."""
-    for _ in range(5):
+    for _ in range(3):
         name = unique("bucket")
         project.put(name, headers={"X-Storage-Policy": policy}).expect(201)
         for number in range(3):
