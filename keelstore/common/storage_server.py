@@ -90,6 +90,10 @@ class StorageServer:
         self._handlers = allowed
         self._allow = ", ".join(sorted(allowed))
 
+    def measure_by(self, stats: NoStats) -> None:
+        """Send statsd metrics; called before the first request."""
+        self.stats = stats
+
     def handlers(self) -> Mapping[str, Handler]:
         """The verbs of this server; called once."""
         raise NotImplementedError

@@ -256,7 +256,7 @@ def build(filters: Sequence[Component], app: Component, config: Configuration, m
     chain = []
     if app.entry in STORAGE_KINDS and app.is_ours:
         conf = {**app.global_conf, **app.local_conf}
-        built.stats = stats_for(conf, conf.get("log_name") or f"{app.entry}-server")
+        built.measure_by(stats_for(conf, conf.get("log_name") or f"{app.entry}-server"))
         built.meter = meter
     for component in reversed(filters):
         make = _built(component, config)

@@ -190,13 +190,17 @@ class Put:
                  finish: Callable[[int, str], dict[str, str]]) -> dict[str, str]:
         """Store a body that comes in pieces; ``finish(size, etag)`` is asked for its metadata once it is there."""
         server = self.server
-        deadline = time.monotonic() + server.options.max_upload_time
+        began = time.monotonic()
+        deadline = began + server.options.max_upload_time
         upload = server.store.upload(self.place, size, digests=digests)
         try:
             for piece in pieces:
                 upload.write(piece)
                 if time.monotonic() > deadline:
+                    server.stats.increment("PUT.timeouts")
                     raise ClientTimeout()
+            if server.stats:
+                server.stats.transfer_rate(f"PUT.{self.place.device}.timing", time.monotonic() - began, upload.size)
             upload.flush()
             metadata = finish(upload.size, upload.digest if digests else self.environ[DIGEST]())
             server.store.commit(upload, self.place, self.timestamp, metadata, next_part_power=self.part_power,

@@ -17,6 +17,7 @@ from keelstore.common.logs import logger_for
 from keelstore.common.options import parse
 from keelstore.common.policy import ErasureCodingPolicy, Policy
 from keelstore.common.ring.ring import Ring, RingFile
+from keelstore.common.stats import NoStats
 from keelstore.common.storage_server import Handler, Names, StorageServer
 from keelstore.obj.delete import delete
 from keelstore.obj.get import get
@@ -54,6 +55,10 @@ class ObjectServer(StorageServer):
             node_timeout_s=options.node_timeout, expirer_divisor=options.expiring_objects_container_divisor,
             expirer_account=options.expiring_objects_account_name,
         )  # fmt: skip
+
+    def measure_by(self, stats: NoStats) -> None:
+        super().measure_by(stats)
+        self.updater.stats = self.store.stats = stats
 
     def handlers(self) -> Mapping[str, Handler]:
         return {

@@ -25,6 +25,7 @@ from keelstore.common.errors import (
 )
 from keelstore.common.names import HashPath
 from keelstore.common.policy import Policy
+from keelstore.common.stats import NO_STATS, NoStats
 from keelstore.common.timestamp import Timestamp
 from keelstore.obj import attributes, hashes, layout, writer
 from keelstore.obj.fileset import FileSet, Preference, resolve
@@ -40,6 +41,8 @@ ARRIVAL_S = 3600.0  # how long after a data file its attributes file may still b
 
 
 class ObjectStore:
+    stats: NoStats = NO_STATS  # of the server; set when the pipeline is built
+
     def __init__(
         self,
         hash_path: HashPath,
@@ -262,6 +265,7 @@ class ObjectStore:
                     break
         if target:
             self.log.error("quarantined %s to %s: %s", directory, target, reason)
+            self.stats.increment("quarantines")
             if events.is_heard():
                 events.hint_change(events.LOST, device_path, datadir.partition("-")[2] or "0",
                                    os.path.basename(os.path.dirname(suffix)), os.path.basename(suffix))

@@ -22,6 +22,7 @@ from keelstore.common.errors import BackendError, StorageError, WaitTimeout
 from keelstore.common.headers import Headers, wire_to_text
 from keelstore.common.http import Request, split_path
 from keelstore.common.names import HashPath
+from keelstore.common.stats import NO_STATS, NoStats
 from keelstore.common.timestamp import Timestamp, normalize_delete_at
 from keelstore.obj import layout
 from keelstore.obj.place import Place
@@ -93,6 +94,8 @@ class Row(NamedTuple):
 
 
 class ContainerUpdater:
+    stats: NoStats = NO_STATS  # of the server; set when the pipeline is built
+
     def __init__(self, backend: Backend, hash_path: HashPath, logger: logging.Logger, *, wait_s: float,
                  node_timeout_s: float, expirer_divisor: int, expirer_account: str):
         self._backend, self._hash_path, self._log = backend, hash_path, logger
@@ -243,6 +246,7 @@ class ContainerUpdater:
             outcome.ended(failed)
 
     def _keep(self, row: Row, place: Place) -> None:
+        self.stats.increment("async_pendings")
         update: dict[str, Any] = {"op": row.op, "account": row.account, "container": row.container, "obj": row.obj,
                                   "headers": row.headers, "db_state": row.db_state}
         if row.shard:

@@ -25,7 +25,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
         account = store.login()
         account.put("c").expect(201)
         for number in range(OBJECTS):
-            account.put(f"c/o{number}", b"x" * 100).expect(201)
+            account.put("c", f"o{number}", body=b"x" * 100).expect(201)
         yield store
 
 
@@ -64,7 +64,7 @@ def test_a_stopped_node_and_the_writes_that_missed_it(store: Store) -> None:
     try:
         account = store.login()
         for number in range(60):
-            account.put(f"c/late{number}", b"y" * 50).expect(201)
+            account.put("c", f"late{number}", body=b"y" * 50).expect(201)
         done = store.command("status", check=False)
         assert done.returncode == 1 and "NOT SAFE" in done.stdout and f"keelstore node start 3 --data {store.data}" in done.stdout
         found = problems(store)
@@ -103,8 +103,8 @@ def test_a_device_that_is_gone(store: Store) -> None:
 
 
 def test_a_quarantined_object_is_a_danger_until_replication_has_been_round(store: Store) -> None:
-    account, name = store.login(), f"c/{unique('rot')}"
-    account.put(name, b"z" * 500).expect(201)
+    account, name = store.login(), unique("rot")
+    account.put("c", name, body=b"z" * 500).expect(201)
     paths = [path for node in (1, 2, 3, 4) for path in store.devices(node).glob("d*/objects/*/*/*/*.data")]
     path = max(paths, key=lambda found: found.stat().st_mtime_ns)
     path.unlink()
@@ -112,7 +112,7 @@ def test_a_quarantined_object_is_a_danger_until_replication_has_been_round(store
     device, node = path.parents[4], next(n for n in (1, 2, 3, 4) if path.is_relative_to(store.devices(n)))
     port = store.port - 1880
     target = path.relative_to(device / "objects").parts[0]
-    Endpoint(f"127.0.0.{node}", port).request("GET", f"/{device.name}/{target}/AUTH_test/{name}", {"X-Backend-Storage-Policy-Index": "0"})
+    Endpoint(f"127.0.0.{node}", port).request("GET", f"/{device.name}/{target}/AUTH_test/c/{name}", {"X-Backend-Storage-Policy-Index": "0"})
     problem = problems(store)["quarantined"]
     assert (problem["node"], problem["device"], problem["count"]) == (f"node {node}", device.name, 1)
     assert f"{device}/quarantined" in problem["do"]
@@ -163,7 +163,7 @@ def test_metrics_are_the_sums_of_a_node_and_not_for_everybody(store: Store) -> N
     before = _count(store, "proxy", 'method="GET",status="200"')
     account = store.login()
     for _ in range(20):
-        account.get("c/o1").expect(200)
+        account.get("c", "o1").expect(200)
     assert _count(store, "proxy", 'method="GET",status="200"') >= before + 21
     asked = store.proxy(1).request("GET", "/metrics", {"X-Forwarded-For": "8.8.8.8"})
     assert asked.status != 200 and b"keelstore_" not in asked.body
