@@ -211,7 +211,8 @@ class DatabaseReplicator(Daemon):
             concurrency.sleep(delay)
         if job.path in self._busy:
             return True  # the queue's workers are at it
-        return self._carry_out(job).is_success
+        result = self._carry_out(job)
+        return not (result.failed or result.is_broken)
 
     # -- one database --------------------------------------------------------------------------------------------------
 

@@ -102,7 +102,7 @@ class DatabaseServer(StorageServer, Generic[B]):
         receiver = self.receiver(broker)
         try:
             answer = receiver.answer(call[0], call[1:])
-            if receiver.has_more:
+            if receiver.has_more or (call[0] == "complete_rsync" and answer.is_success):
                 hint_change(DATABASE, device_path, broker.directory)
         except DatabaseNotFound:
             answer = Response(404)

@@ -36,7 +36,6 @@ MAX_ANSWER: Final = 64 << 20  # bytes: metadata, or the shard ranges of a very l
 ROUNDS: Final = 3  # of sync and sending, until the peer says that it has everything
 ROWS_A_SECOND: Final = 2000  # at which a peer merges what it has into a file that arrived, at least
 BYTES_A_SECOND: Final = 10 << 20  # at which it syncs one
-SENT: Final = "sent-"  # beginning of the names, in tmp, of copies that are being sent
 
 Info = dict[str, Any]
 
@@ -246,7 +245,7 @@ class DatabaseSync:
         job, broker = talk.job, talk.broker
         path = broker.locate()
         self._given.reserve.check(job.device_path, os.stat(path).st_size)
-        copy = f"{job.device_path}/tmp/{SENT}{uuid.uuid4().hex}"
+        copy = f"{job.device_path}/tmp/{db_transfer.SENT}{uuid.uuid4().hex}"
         if operation == "complete_rsync":
             self._given.count("rsync", 1)
         with self._sending.setdefault(talk.node.key, Semaphore()):

@@ -30,6 +30,7 @@ TYPE: Final = "application/vnd.sqlite3"
 ID: Final = "X-Backend-Database-Id"
 PIECE: Final = 1 << 20  # bytes
 MAX_ID: Final = 200
+SENT: Final = "sent-"  # beginning of the names, in tmp, of copies that are being sent
 
 
 def is_transfer(request: Request) -> bool:

@@ -11,8 +11,10 @@ from typing import Final
 from keelstore.common import fs
 from keelstore.common.broker import REMOVED, Broker
 from keelstore.common.daemon_frame import Selection
+from keelstore.common.db_transfer import SENT
 from keelstore.common.device_walk import Device, entries, has_database, hash_directories, partitions
 
+SENT_S: Final = 3600.0  # a copy that was made to be sent is left over
 EMPTY_S: Final = 60.0  # an empty directory stays so long
 
 
@@ -28,8 +30,10 @@ def prepare(device: Device, datadir: str, now: float, reclaim_age_s: float, only
         try:
             if name.startswith(REMOVED):
                 shutil.rmtree(path, ignore_errors=True)
-            elif os.path.isfile(path) and now - os.stat(path).st_mtime > reclaim_age_s:
-                fs.remove_file(path)
+            elif os.path.isfile(path):
+                age = now - os.stat(path).st_mtime
+                if age > reclaim_age_s or (name.startswith(SENT) and age > SENT_S):  # whoever still reads it has it open
+                    fs.remove_file(path)
         except OSError:
             pass  # gone meanwhile
     return partitions(device.path, datadir, only)

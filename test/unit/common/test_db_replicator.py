@@ -381,20 +381,21 @@ def test_rubbish_goes(replicas: Replicas, daemons: Daemons) -> None:
     one = replicas.primaries[0]
     device = replicas.cluster.device_path(one.device)
     old, new = replicas.path(one).parent / "x.tmp", replicas.path(one).parent / "y.tmp"
-    arrived, removed = device / "tmp" / "arrived", device / "tmp" / "removed-1"
+    arrived, removed, sent = device / "tmp" / "arrived", device / "tmp" / "removed-1", device / "tmp" / "sent-1"
     removed.mkdir(parents=True)
     (removed / "file").touch()
-    for path in (old, new, arrived):
+    for path in (old, new, arrived, sent):
         path.touch()
     for path in (old, arrived):
         os.utime(path, (1, 1))
+    os.utime(sent, (time.time() - 4000,) * 2)
     empty = device / f"{replicas.kind}s" / "3" / "abc" / ("0" * 29 + "abc")
     empty.mkdir(parents=True)
     (empty / ".lock").touch()
     for path in (empty, empty.parent, empty.parents[1]):
         os.utime(path, (1, 1))
     run(daemons, replicas.kind, replicas.node_of(one))
-    assert not any(path.exists() for path in (old, arrived, removed, empty)) and new.exists()
+    assert not any(path.exists() for path in (old, arrived, removed, sent, empty)) and new.exists()
 
 
 # -- policies ----------------------------------------------------------------------------------------------------------
