@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 REBUILD_NOW: Final = "X-Keelstore-Rebuild"  # of a REPLICATE: have your daemons look at this partition at once
+READER_CHECKS: Final = "X-Keelstore-Reader-Checks"  # of a GET of a fragment: who asks checks what is made of it
 TRUE_VALUES: Final = frozenset({"true", "1", "yes", "on", "t", "y"})
 
 

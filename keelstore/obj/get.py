@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING
 
 from keelstore.common.conditionals import evaluate
 from keelstore.common.errors import BadRequest, ObjectNotFound
-from keelstore.common.headers import Headers, is_sys_or_user_meta, is_transient_sysmeta, title
+from keelstore.common.headers import READER_CHECKS, Headers, is_sys_or_user_meta, is_transient_sysmeta, title
 from keelstore.common.http import BODY_CHECKED, Request, Response, http_date
 from keelstore.common.ranged import ranged_response
 from keelstore.common.timestamp import Timestamp
-from keelstore.obj.reader import Body, StoredObject
+from keelstore.obj.reader import Body, StoredObject, Validation
 from keelstore.obj.request import preferences
 
 if TYPE_CHECKING:
     from keelstore.obj.server import ObjectServer
 
 SMALL = 65536  # bytes of a body that is read at once
+NOT_CHECKED = Validation(0.0, 0.0)
 # A fragment whose bytes are wrong is not found, so that another is used in its place: up to these sizes it is checked
 # before it is sent. The proxy checks what it makes of larger ones.
 CHECKED_FIRST = 16 << 20
@@ -118,8 +119,11 @@ def _answer(server: ObjectServer, request: Request, stored: StoredObject) -> Res
         if is_fragment and server.validation.has_passed(stored):
             headers[BODY_CHECKED] = "true"
         return Response(200, headers, body=body)
-    if is_fragment and stored.size <= (CHECKED_FOR_RANGE if has_range else CHECKED_FIRST):
-        stored.check_first(server.validation)
+    validation = server.validation
+    if is_fragment and request.is_true_header(READER_CHECKS):
+        validation = NOT_CHECKED
+    elif is_fragment and stored.size <= (CHECKED_FOR_RANGE if has_range else CHECKED_FIRST):
+        stored.check_first(validation)
     if (is_fragment or not has_range) and server.validation.has_passed(stored):
         headers[BODY_CHECKED] = "true"  # the whole file is as it was written
     keeps = _keeps_cache(server, request, stored)
@@ -134,7 +138,7 @@ def _answer(server: ObjectServer, request: Request, stored: StoredObject) -> Res
     else:
 
         def read_range(start: int, stop: int) -> Body:
-            return stored.body(start, stop, server.validation, options.disk_chunk_size, keeps, options.cooperative_period)
+            return stored.body(start, stop, validation, options.disk_chunk_size, keeps, options.cooperative_period)
 
         response = ranged_response(request, Response(200, headers), stored.size, read_range)
     if response.app_iter is None:

@@ -19,7 +19,7 @@ from keelstore.common import concurrency
 from keelstore.common.codec import Codec, FragmentError, codec_for
 from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.errors import BackendError
-from keelstore.common.headers import Headers
+from keelstore.common.headers import READER_CHECKS, Headers
 from keelstore.common.http import Response
 from keelstore.common.peers import Peers
 from keelstore.common.policy import ErasureCodingPolicy
@@ -42,6 +42,7 @@ from keelstore.obj.ssync.protocol import SsyncError
 
 HASHED_APART: Final = 262144  # bytes of a segment from which on its hashing is worth a native thread
 MAX_KNOWN_BAD: Final = 10_000
+BAD_FOR_S: Final = 10.0  # how long an object is left alone that turned out wrong in mid-stream
 
 
 class Unbuildable(Exception):
@@ -107,6 +108,7 @@ class Rebuilder:
         gathering = Gathering(policy.ndata, policy.fragments, opened.data_timestamp, etag, fragment)
         part = int(opened.place.partition)
         fetch = _Fetch(self, opened, policy, ring, own, part, gathering)
+        fetch.is_suspicious = key in self._bad
         rebuilt = None
         try:
             fetch.primaries()
@@ -146,13 +148,13 @@ class Rebuilder:
                 self._log.warning("Quarantined object %s: Solitary fragment #%d", opened.place.directory, mine)
 
     def broke_off(self, key: tuple[str, str]) -> None:
-        """What was half sent was wrong: the next session leaves it out, and the server of the rotten archive, which has read
-        all of it by then, has put that aside.
+        """What was half sent was wrong: the next sessions leave it out, so that others go on; after that every server is to
+        check what it sends of it.
         """
         self.failures += 1
         if len(self._bad) >= MAX_KNOWN_BAD:
             self._bad.clear()
-        self._bad[key] = self._clock() + 20.0
+        self._bad[key] = self._clock() + BAD_FOR_S
 
 
 class _Fetch:
@@ -164,6 +166,7 @@ class _Fetch:
         self._name = opened.place.name
         options = rebuilder._options
         primaries = ring.primaries(part)
+        self.is_suspicious = False  # have every server check what it sends, so that it finds what is rotten
         self._homes = [node for node in primaries if policy.backend_index(node.index or 0) == gathering.fragment]
         self._waiting = in_order(primaries, own, policy.ndata, policy.fragments, gathering.fragment)
         self._handoffs = [node for node, _ in zip(ring.handoffs(part), range(max(
@@ -175,6 +178,12 @@ class _Fetch:
 
     def handoffs(self) -> None:
         self._ask_until_enough(self._handoffs)
+
+    def have_checked(self, node: Node) -> None:
+        """Have a server read a fragment that is wrong once more, and check it: it puts it aside."""
+        answer = self._ask(node, frozenset({self._gathering.fragment}))
+        if answer.source is not None:
+            answer.source.close()
 
     def is_unknown_at_home(self) -> bool:
         """Whether those whose fragment is to be made, who were not asked so far, know nothing of the object either."""
@@ -217,6 +226,7 @@ class _Fetch:
         headers = Headers({
             "X-Backend-Storage-Policy-Index": str(self._policy.index), "X-Backend-Replication": "True",
             "X-Backend-Fragment-Preferences": wish(gathering.timestamp, exclude), "User-Agent": rebuilder._agent,
+            READER_CHECKS: str(not self.is_suspicious),
         })  # fmt: skip
         try:
             response = rebuilder._peers.call(node.replication_address, "GET", f"/{node.device}/{self._part}{self._name}",
@@ -274,8 +284,10 @@ class Rebuilt:
             bad = [index for index, answer in good.items() if answer.source.node.replication_address == error.node][:1]
         if not bad:
             return False
+        self._fetch.is_suspicious = True
         for index in bad:
             node = good[index].source.node
+            self._fetch.have_checked(node)
             self._rebuilder._log.warning("fragment #%d of %s on %s cannot be used: %s", index, self._name, node.key, error)
             good[index].source.close()
             self._gathering.drop(index)
