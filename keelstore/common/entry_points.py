@@ -75,6 +75,7 @@ COMMANDS = {
     "keelstore-object-expirer": "keelstore.node.run_daemon:object_expirer",
     "keelstore-init": "keelstore.cli.init:main",
     "keelstore-recon": "keelstore.cli.recon:main",
+    "keelstore-reconciler-enqueue": "keelstore.cli.reconciler_enqueue:main",
     "keelstore-recon-cron": "keelstore.cli.recon_cron:main",
     "keelstore-dispersion-populate": "keelstore.cli.dispersion_populate:main",
     "keelstore-dispersion-report": "keelstore.cli.dispersion_report:main",

@@ -30,6 +30,7 @@ from keelstore.common.logs import logger_for
 from keelstore.common.names import is_auto_create
 from keelstore.common.options import parse
 from keelstore.common.storage_server import Handler, Names
+from keelstore.common.sync_realms import Realms
 from keelstore.common.timestamp import ZERO, Timestamp
 from keelstore.container import sync_to
 from keelstore.container.broker import SHARDED, SHARDING, ContainerBroker, ContainerInfo, PutOutcome
@@ -52,7 +53,7 @@ class ContainerServer(DatabaseServer[ContainerBroker]):
         self.options = options
         self.updater = AccountUpdater(backend, options.node_timeout, logger)
         self.stored = _STORED | {"x-versions-location"} if options.allow_versions else _STORED
-        self.realms = sync_to.read_realms(f"{options.swift_dir}/{sync_to.REALMS_FILE}")
+        self.realms = Realms(options.swift_dir, on_error=lambda text: logger.error("%s", text))
         super().__init__(options, cluster, logger, clock)
 
     def handlers(self) -> Mapping[str, Handler]:
@@ -343,7 +344,8 @@ class ContainerServer(DatabaseServer[ContainerBroker]):
     def _check_sync_to(self, request: Request) -> None:
         value = request.environ.get("HTTP_X_CONTAINER_SYNC_TO")
         if value:
-            problem = sync_to.problem_of(value, self.options.allowed_sync_hosts, self.realms)
+            realms = {name: frozenset(realm.clusters) for name, realm in self.realms.current().items()}
+            problem = sync_to.problem_of(value, self.options.allowed_sync_hosts, realms)
             if problem:
                 raise BadRequest(problem)
 

@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-import configparser
 import os
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from keelstore.common import fs
 
-REALMS_FILE = "container-sync-realms.conf"
 TO, KEY = "X-Container-Sync-To", "X-Container-Sync-Key"
-
-
-def read_realms(path: str) -> dict[str, frozenset[str]]:
-    """Realm names to the names of their clusters, both upper case; empty when the file is missing. Raises ValueError."""
-    parser = configparser.ConfigParser()
-    try:
-        parser.read(path)
-    except configparser.Error as error:
-        raise ValueError(f"{path}: {error}") from None
-    return {
-        section.upper(): frozenset(
-            name[len("cluster_"):].upper() for name in parser.options(section) if name.startswith("cluster_"))
-        for section in parser.sections()
-    }  # fmt: skip
 
 
 def problem_of(value: str, allowed_hosts: Iterable[str], realms: dict[str, frozenset[str]]) -> str | None:

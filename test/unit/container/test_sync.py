@@ -55,9 +55,6 @@ class Setup:
     def __init__(self, tmp_path: Path):
         self.cluster = InProcessCluster(tmp_path)
         (self.cluster.etc / "container-sync-realms.conf").write_text(REALMS)
-        for address, app in self.cluster.apps.items():
-            if address[1] % 10 == 1:
-                app.realms = {"US": frozenset({"HERE"})}
         self.daemons = Daemons(self.cluster)
         conf = {"swift_dir": str(self.cluster.etc), "log_address": "/nonexistent"}
         self.inner = symlink.filter_factory({})(self.cluster.proxy)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from keelstore.container.sync_to import problem_of, read_realms
+from keelstore.container.sync_to import problem_of
 
 REALMS = {"US": frozenset({"DFW1"})}
 
@@ -15,13 +15,3 @@ REALMS = {"US": frozenset({"DFW1"})}
 ])
 def test_targets(value, is_fine):
     assert (problem_of(value, ["127.0.0.1"], REALMS) is None) == is_fine
-
-
-def test_realms_are_read(tmp_path):
-    file = tmp_path / "realms"
-    assert read_realms(str(file)) == {}
-    file.write_text("[DEFAULT]\nmtime_check_interval = 1\n[us]\nkey = k\ncluster_dfw1 = http://x/\n")
-    assert read_realms(str(file)) == REALMS
-    file.write_text("nonsense")
-    with pytest.raises(ValueError):
-        read_realms(str(file))
