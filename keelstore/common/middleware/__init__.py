@@ -30,6 +30,7 @@ by ``common/wsgi`` when a pipeline is loaded), an options dataclass, a class tha
 - ``domain_remap``, ``cname_lookup``: accounts and containers as host names
 - ``etag_quoter``: ETags in quotes; ``list_endpoints``: where replicas are
 - ``backend_ratelimit``: requests to each device of a storage server; ``xprofile``: where time goes
+- ``s3api/``: the S3 protocol
 - ``recon``: what a node tells of itself; ``metrics``: ``/metrics`` of a proxy
 - ``bodies``: what those share that look at whole answers
 """
