@@ -10,5 +10,5 @@ from one role to another on the same node is a function call.
 - ``supervisor``: binds, forks, replaces, stops, reloads
 - ``worker``: one worker process
 - ``background``: the process of a node's daemons; ``daemons``: which there are and how they are made; ``run_daemon``: entry
-  point of one that runs alone; ``wishes``: what an operator asks of them
+  point of one that runs alone; ``daemon_workers``: that one as several processes; ``wishes``: what an operator asks of them
 """

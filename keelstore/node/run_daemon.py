@@ -14,7 +14,7 @@ import signal  # noqa: E402
 import sys  # noqa: E402
 from collections.abc import Sequence  # noqa: E402
 from dataclasses import replace  # noqa: E402
-from typing import NoReturn  # noqa: E402
+from typing import Any, NoReturn  # noqa: E402
 
 from keelstore.common import logs  # noqa: E402
 from keelstore.common.daemon import (  # noqa: E402
@@ -26,11 +26,12 @@ from keelstore.common.daemon import (  # noqa: E402
     set_priority,
     write_state,
 )
-from keelstore.common.daemon_frame import Daemon, Selection  # noqa: E402
+from keelstore.common.daemon_frame import ALL, Daemon, Selection  # noqa: E402
 from keelstore.common.errors import ConfigError, KeelstoreError  # noqa: E402
 from keelstore.common.options import parse, parse_bool  # noqa: E402
 from keelstore.common.paste_config import read_config  # noqa: E402
-from keelstore.node.daemons import DAEMONS, Parts, wanted  # noqa: E402
+from keelstore.node.daemon_workers import DaemonWorkers  # noqa: E402
+from keelstore.node.daemons import DAEMONS, Parts, Wanted, wanted  # noqa: E402
 
 
 class _Parser(argparse.ArgumentParser):
@@ -105,7 +106,11 @@ def main(arguments: Sequence[str] | None = None, name: str = "") -> int:
         once = options.once or "once" in options.words or not daemonize or not only.is_all
         if lock is not None:
             write_state(lock.path.removesuffix(".pid") + ".json", {"pid": os.getpid(), "serves": True, "workers": []})
-        status = _run(daemon, only if once else None)
+        workers = getattr(daemon, "worker_count", 0)
+        if workers and only.is_all:
+            status = _run_workers(daemon, what, workers, once)
+        else:
+            status = _run(daemon, only if once else None)
         del lock
         return status
     except KeelstoreError as error:
@@ -130,6 +135,26 @@ def _run(daemon: Daemon, only: Selection | None) -> int:
         logging.shutdown()
         return 1
     return 0
+
+
+def _run_workers(daemon: Any, what: Wanted, count: int, once: bool) -> int:
+    """As ``_run``, by so many processes, each with some of the devices."""
+
+    def work(share: frozenset[str], once: bool) -> int:
+        own: Any = Parts().make(what)
+        own.share = share
+        return _run(own, ALL if once else None)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: os._exit(0))
+    notify("READY=1")
+    workers = DaemonWorkers(work, daemon.own_device_names, count, daemon.log)
+    if once:
+        status = workers.run_once()
+        daemon.gather_recon()
+        return status
+    workers.run_forever()
+    return 1
 
 
 def _words(text: str) -> list[str]:

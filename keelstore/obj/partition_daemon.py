@@ -98,6 +98,10 @@ class PartitionDaemon(Daemon):
         return {node.device: node for node in own_nodes(ring.nodes, self._addresses)
                 if self.share is None or node.device in self.share}
 
+    def own_device_names(self) -> set[str]:
+        """Of all rings, whether or not they can be used."""
+        return {name for file in self._rings.values() for name in self.own(file.current())}
+
     def own_partitions(self, policy: Policy, ring: Ring, only: Selection) -> Iterator[tuple[Node, int]]:
         """Every partition on the devices of this node. Devices that cannot be used are logged, and count as failures."""
         own = self.own(ring)

@@ -20,6 +20,7 @@ from keelstore.common import concurrency, events
 from keelstore.common.cluster import Cluster
 from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.daemon_frame import ALL, Selection, World
+from keelstore.common.device_walk import own_nodes
 from keelstore.common.options import node_count
 from keelstore.common.peers import Address
 from keelstore.common.policy import ErasureCodingPolicy
@@ -72,7 +73,7 @@ class ObjectReconstructor(PartitionDaemon):
         """``rings`` by policy index; ``addresses``: those of this node's object servers."""
         rings = {index: ring for index, ring in rings.items() if cluster.policies.by_index[index].stores_fragments}
         super().__init__(options, world, rings, cluster, backend, addresses)
-        self.options = options
+        self.options, self.worker_count = options, options.reconstructor_workers
         throttle = Throttle(2)
         sender = Sender(self.store, backend, self.log, node_timeout_s=options.node_timeout,
                         http_timeout_s=options.http_timeout, clock=world.clock, user_agent=self.name)
@@ -282,6 +283,17 @@ class ObjectReconstructor(PartitionDaemon):
                 self.world.leave("object", {"object_reconstruction_per_disk": {
                     device: {"object_reconstruction_time": minutes, "object_reconstruction_last": now, "pid": os.getpid()}
                     for device in sorted(self.share)}})
+                self.gather_recon()
+
+    def gather_recon(self) -> None:
+        """Of several processes that share the devices: what all of them have done, which is what the last of them has."""
+        recon = self.world.recon
+        each = (recon.read("object") if recon is not None else {}).get("object_reconstruction_per_disk") or {}
+        devices = {node.device for file in self._rings.values() for node in own_nodes(file.current().nodes, self._addresses)}
+        if devices and devices <= each.keys():
+            oldest = min((each[device] for device in devices), key=lambda entry: entry["object_reconstruction_last"])
+            self.world.leave("object", {name: oldest[name] for name in
+                                        ("object_reconstruction_time", "object_reconstruction_last")})
 
 
 def _merge(into: Result, other: Result) -> None:

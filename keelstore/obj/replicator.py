@@ -66,6 +66,7 @@ class ObjectReplicator(PartitionDaemon):
                     found.append(job)
         self.handoffs = {job.key for job in found if job.kind is Kind.REVERT} | (set() if only.is_all else self.handoffs)
         self.progress.total = len(found)
+        self.by_device.expect(job.device for job in found)
         rings = {index: ring.current() for index, ring in self._rings.items()}
         is_home = True
         for job in jobs.in_order(found, self.world.random):
