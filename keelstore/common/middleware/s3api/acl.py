@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 READ, WRITE, READ_ACP, WRITE_ACP, FULL_CONTROL = "READ", "WRITE", "READ_ACP", "WRITE_ACP", "FULL_CONTROL"
@@ -16,6 +16,7 @@ GROUP_URIS: Final = {
     LOG_DELIVERY: "http://acs.amazonaws.com/groups/s3/LogDelivery",
 }
 GROUPS: Final = {uri: name for name, uri in GROUP_URIS.items()}
+_PUBLIC: Final = (ALL_USERS, AUTHENTICATED_USERS)
 LOG_DELIVERY_USER: Final = ".log_delivery"
 
 
@@ -54,7 +55,13 @@ class Acl:
 
     @property
     def is_public(self) -> bool:
-        return any(grant.grantee in (ALL_USERS, AUTHENTICATED_USERS) for grant in self.grants)
+        return any(grant.grantee in _PUBLIC for grant in self.grants)
+
+    def without_public(self) -> Acl:
+        return replace(self, grants=tuple(grant for grant in self.grants if grant.grantee not in _PUBLIC))
+
+    def of_owner_only(self) -> Acl:
+        return Acl(self.owner, (Grant(self.owner, FULL_CONTROL),)) if self.owner is not None else self
 
     def encode(self) -> str:
         """As the system metadata of Swift's s3api holds it."""

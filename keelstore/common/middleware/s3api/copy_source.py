@@ -93,5 +93,5 @@ def open_source(request: S3Request) -> CopySource:
         raise S3Error("PreconditionFailed", Condition="x-amz-copy-source-If")
     if not response.is_success:
         raise error_of(request, response)
-    access.check_object(request, response.headers, acl.READ)
+    access.check_object(request, response.headers, acl.READ, account=account, bucket=bucket, key=key)
     return CopySource(account, bucket, key, version, response.headers)
