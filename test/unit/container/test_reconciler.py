@@ -287,3 +287,44 @@ def test_what_knows_nothing_of_a_container_makes_no_claim() -> None:
     assert claim_of(Headers()) is None
     claim = claim_of(Headers({**zeros, "X-Backend-Put-Timestamp": "0000000001.00000", "X-Backend-Storage-Policy-Index": "2"}))
     assert claim is not None and claim.policy_index == 2
+
+
+@pytest.mark.parametrize(("right", "wrong"), [("ec42", 0), ("gold", 2)])
+def test_an_object_becomes_fragments_and_fragments_an_object(cluster: InProcessCluster, daemons: Daemons, right: str, wrong: int) -> None:
+    cluster.ask("PUT", "/v1/a/d", {"X-Storage-Policy": right})
+    at = tick(daemons)
+    body = bytes(range(256)) * 1000
+    sent = {"X-Backend-Storage-Policy-Index": str(wrong), "X-Timestamp": at, "Content-Type": "text/x"}
+    assert cluster.ask("PUT", "/v1/a/d/o", sent, body).status == 201
+    entry = reconcile.Entry(reconcile.queue_of(Timestamp(at)), f"{wrong}:/a/d/o", wrong, "a", "d", "o", False, Timestamp(at), Timestamp(at))
+    cluster.ask("PUT", f"/v1/{ACCOUNT}/{entry.queue}")
+    reconciler = daemons.reconciler()
+    assert reconciler.carry_out(entry)
+    assert reconciler.counts["copy_success"] == 1
+    answer = cluster.ask("GET", "/v1/a/d/o")
+    assert (answer.status, answer.body, answer.headers["Content-Type"]) == (200, body, "text/x")
+    assert names_in(cluster, "/v1/a/d") == ["o"]
+    sent.pop("X-Timestamp")
+    assert cluster.ask("GET", "/v1/a/d/o", {**sent, "X-Newest": "true"}).status == 404
+    listed = json.loads(cluster.ask("GET", "/v1/a/d", query="format=json").body or b"")[0]
+    assert (listed["bytes"], listed["hash"]) == (len(body), answer.headers["Etag"])
+    again = daemons.reconciler()  # as after an end between the move and the removal of the entry
+    assert again.carry_out(entry)
+    assert again.counts["found_object"] == 1
+    assert cluster.ask("GET", "/v1/a/d/o").body == body
+
+
+def test_what_middlewares_keep_with_an_object_comes_along(cluster: InProcessCluster, daemons: Daemons) -> None:
+    """A large object's size is a parameter of its content type, which clients are neither shown nor let send."""
+    at = tick(daemons)
+    headers = {"X-Backend-Storage-Policy-Index": "0", "X-Timestamp": at, "Content-Type": "text/x;swift_bytes=1234", "X-Static-Large-Object": "True",
+               "X-Object-Sysmeta-Slo-Size": "1234", "X-Object-Transient-Sysmeta-T": "t", "Content-Encoding": "gzip"}
+    answer = cluster.ask("PUT", "/v1/a/c/o", headers, b"[]", swift__content_type_overridden=True)
+    assert answer.status == 201
+    enqueue(cluster)
+    daemons.reconciler().run_once()
+    answer = cluster.ask("GET", "/v1/a/c/o")
+    assert {name: answer.headers.get(name) for name in headers if name.startswith(("X-Static", "X-Object", "Content-"))} == {
+        "Content-Type": "text/x", "X-Static-Large-Object": "True", "X-Object-Sysmeta-Slo-Size": "1234", "X-Object-Transient-Sysmeta-T": "t",
+        "Content-Encoding": "gzip"}
+    assert json.loads(cluster.ask("GET", "/v1/a/c", query="format=json").body or b"")[0]["bytes"] == 1234
