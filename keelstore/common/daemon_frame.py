@@ -25,7 +25,7 @@ from keelstore.common.errors import WaitTimeout
 from keelstore.common.options import option, positive
 from keelstore.common.recon_cache import ReconCache
 from keelstore.common.stats import NO_STATS, NoStats
-from keelstore.common.work import Progress, for_each
+from keelstore.common.work import DeviceProgress, Progress, for_each
 
 MAX_ASKED = 1000  # wishes of an operator that wait
 SHOW_S = 5.0  # how often the progress of a pass that runs is written
@@ -95,6 +95,7 @@ class Daemon:
         self.world, self.interval_s, self.concurrency_limit = world, interval_s, concurrency_limit
         self.log = world.logger
         self.progress = Progress()
+        self.by_device = DeviceProgress()
         self.passes = 0
         self._wake = concurrency.Event()
         self._asked: deque[Selection] = deque()
@@ -135,6 +136,7 @@ class Daemon:
         """One whole pass."""
         began = self.world.clock()
         self.progress.begin(began)
+        self.by_device.begin(began)
         self.before_pass(only)
         try:
             for_each(self.plan(only), self.one, self.concurrency_limit)
@@ -142,6 +144,7 @@ class Daemon:
             ended = self.world.clock()
             self.progress.end(ended)
             self.passes += 1
+        self.by_device.end(ended)
         self.after_pass(only, ended - began)
         self.show(force=True)
 
@@ -152,7 +155,11 @@ class Daemon:
         except Exception:
             self.log.exception("%s failed", self.describe(job))
             is_well = False
-        self.progress.step(self.world.clock(), is_well)
+        now = self.world.clock()
+        self.progress.step(now, is_well)
+        device = getattr(job, "device", None)  # a name, or a Device
+        if device is not None:
+            self.by_device.step(device if isinstance(device, str) else str(getattr(device, "name", device)), now)
         self.show()
 
     def run_forever(self) -> None:
@@ -203,6 +210,7 @@ class Daemon:
 
     def status(self) -> dict[str, Any]:
         return {**self.progress.as_dict(), "passes": self.passes, "interval_s": self.interval_s, "pid": os.getpid(),
+                "per_device": self.by_device.as_dict(self.world.clock()),
                 **self.figures()}
 
     def show(self, force: bool = False) -> None:

@@ -1,9 +1,10 @@
 """The page ``/metrics`` of a role: its requests, and how its node is (``node_health``), as Prometheus reads it.
 
 Daemons are written as they describe themselves: a figure ``handoff_partitions`` of ``object-replicator`` becomes
-``keelstore_daemon_handoff_partitions{daemon="object-replicator"}``, one that ends in ``_s`` ends in ``_seconds`` here, of
-lists the length is told, of dicts each number by its key, and ``{device: {figure: number}}`` gets the label ``device``. So a
-new daemon, or a new figure, needs nothing here. A role's page has the daemons of that role, so that each is told once.
+``keelstore_daemon_handoff_partitions{daemon="object-replicator"}``, one that ends in ``_s`` ends in ``_seconds`` here,
+of lists the length is told, of dicts each number by its key, and ``{device: {figure: number}}`` gets the label
+``device`` (in it what ends in ``_at`` is a moment, and told as its age). So a new daemon, or a new figure, needs
+nothing here. A role's page has the daemons of that role, so that each is told once.
 """
 
 from __future__ import annotations
@@ -110,8 +111,9 @@ def _figure(page: Page, base: Mapping[str, object], figure: str, value: Any, now
             if isinstance(inner, Mapping):
                 for part, number in inner.items():
                     if _plain(number) is not None:
-                        page.gauge(f"{name}_{metric_name(part)}", "As the daemon tells.",
-                                   [({**base, "device": key}, _plain(number))])
+                        shown, told = _moment(part, number, now)
+                        labels = {**base, "device": key}
+                        page.gauge(f"{name}_{metric_name(shown)}", "As the daemon tells.", [(labels, _plain(told))])
             elif _plain(inner) is not None:
                 page.gauge(name, "As the daemon tells.", [({**base, "key": key}, _plain(inner))])
         if not any(isinstance(inner, Mapping) for inner in value.values()):
@@ -122,6 +124,11 @@ def _figure(page: Page, base: Mapping[str, object], figure: str, value: Any, now
         page.gauge("keelstore_daemon_oldest_seconds", "Age of the oldest that waits.", [(base, _age(value, now) or 0.0)])
     else:
         page.gauge(name, "As the daemon tells.", [(base, _plain(value))])
+
+
+def _moment(figure: str, value: Any, now: float) -> tuple[str, Any]:
+    """A figure that is a moment (``pass_at``) as its age."""
+    return (figure.removesuffix("_at") + "_age_s", _age(value, now)) if figure.endswith("_at") else (figure, value)
 
 
 def metric_name(figure: str) -> str:

@@ -286,6 +286,60 @@ class Progress:
                 "total": self.total, "eta_s": self.eta_s(), "begun": self.begun_s, "last_pass_s": self.took_s}
 
 
+MAX_DEVICES: Final = 1000  # whose progress is kept
+
+
+class DeviceProgress:
+    """As ``Progress``, device by device: what is left of a pass, when it will be done, and when the last one was.
+
+    Jobs are ``expect``-ed by a plan that knows them all; without that only what is done is counted, and a device counts as
+    done when the pass is.
+    """
+
+    def __init__(self) -> None:
+        self._begun_s = 0.0
+        self._left: dict[str, int] = {}
+        self._done: dict[str, int] = {}
+        self._ended_at: dict[str, float] = {}
+
+    def begin(self, now_s: float) -> None:
+        self._begun_s, self._left, self._done = now_s, {}, {}
+
+    def expect(self, devices: Iterable[str]) -> None:
+        """The devices of the jobs of this pass, one for each job."""
+        for device in devices:
+            self._left[device] = self._left.get(device, 0) + 1
+
+    def step(self, device: str, now_s: float) -> None:
+        if device not in self._done and len(self._done) >= MAX_DEVICES:
+            return
+        self._done[device] = self._done.get(device, 0) + 1
+        left = self._left.get(device)
+        if left:
+            self._left[device] = left - 1
+            if left == 1:
+                self._ended_at[device] = now_s
+
+    def end(self, now_s: float) -> None:
+        """The pass came to its end: also devices that had nothing in it are done."""
+        for device in (*self._done, *self._ended_at):
+            if not self._left.get(device):
+                self._ended_at[device] = now_s
+
+    def as_dict(self, now_s: float) -> dict[str, dict[str, float]]:
+        found: dict[str, dict[str, float]] = {}
+        for device in sorted({*self._done, *self._left, *self._ended_at}):
+            entry = found[device] = {"done": self._done.get(device, 0)}
+            left, done = self._left.get(device), self._done.get(device, 0)
+            if left is not None:
+                entry["left"] = left
+            if left and done:
+                entry["eta_s"] = round(left * max(0.0, now_s - self._begun_s) / done, 1)
+            if device in self._ended_at:
+                entry["pass_at"] = self._ended_at[device]
+        return found
+
+
 # -- carrying out ------------------------------------------------------------------------------------------------------
 
 

@@ -79,7 +79,7 @@ HEALTH = {
     "daemons": {
         "object-x": {"alive": True, "running": False, "begun": 900.0, "last_pass_s": 40.0, "passes": 2, "at": 990.0, "pid": 1, "done": 5,
                      "failed": 0, "total": 9, "eta_s": None, "handoff_partitions": 4, "lag_s": 1.5, "oldest": 940.0,
-                     "down": ["a", "b"], "braked": {"d1": "why"}, "counts": {"x-y": 1}, "per_device": {"d1": {"eta_s": 9, "note": "no"}}},
+                     "down": ["a", "b"], "braked": {"d1": "why"}, "counts": {"x-y": 1}, "per_device": {"d1": {"eta_s": 9, "note": "no", "pass_at": 970.0}}},
         "container-y": {"alive": True},
     },
 }
@@ -95,4 +95,5 @@ def test_daemons_describe_themselves():
                 "braked_count": 1, "age_seconds": 10, "pass_total": 9}
     assert {name: values(page, base + name, daemon="object-x") for name in expected} == {name: [value] for name, value in expected.items()}
     assert values(page, base + "counts", key="x-y") == [1] and values(page, base + "per_device_eta_seconds", device="d1") == [9]
+    assert values(page, base + "per_device_pass_age_seconds", device="d1", daemon="object-x") == [30]
     assert values(page, base + "up", daemon="container-y") == []  # its role tells of it

@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keelstore.common import concurrency
-from keelstore.common.work import Progress, RateLimit, Risk, Throttle, Workers, WorkQueue, back_off_s, for_each
+from keelstore.common.work import (
+    DeviceProgress,
+    Progress,
+    RateLimit,
+    Risk,
+    Throttle,
+    Workers,
+    WorkQueue,
+    back_off_s,
+    for_each,
+)
 
 LOG = logging.getLogger("test")
 
@@ -210,3 +220,18 @@ def test_a_lane_has_no_more_jobs_at_once_than_its_throttle_allows() -> None:
     done.wait(10)
     task.kill()
     assert most[0] == 2
+
+
+def test_progress_by_device_has_what_is_left_and_when_it_was_done() -> None:
+    progress = DeviceProgress()
+    progress.begin(100.0)
+    progress.expect(["d1", "d1", "d2"])
+    progress.step("d1", 110.0)
+    assert progress.as_dict(110.0) == {"d1": {"done": 1, "left": 1, "eta_s": 10.0}, "d2": {"done": 0, "left": 1}}
+    progress.step("d1", 120.0)
+    progress.step("d2", 130.0)
+    progress.end(131.0)
+    assert progress.as_dict(140.0) == {device: {"done": done, "left": 0, "pass_at": 131.0} for device, done in (("d1", 2), ("d2", 1))}
+    progress.begin(200.0)
+    progress.end(201.0)  # nothing to do on either
+    assert {entry["pass_at"] for entry in progress.as_dict(202.0).values()} == {201.0}
