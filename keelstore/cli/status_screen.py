@@ -20,16 +20,17 @@ def show(found: Mapping[str, Any], file: TextIO | None = None, width: int | None
     """Onto a terminal, or as plain lines, unfolded, where ``file`` is none."""
     out = file or sys.stdout
     if out.isatty():
-        _show(Console(file=out, highlight=False, width=width), found)
+        _show(Console(file=out, highlight=False, width=width), found, out.encoding)
         return
     text = io.StringIO()
-    _show(Console(file=text, highlight=False, width=width or 200, _environ={}), found)
-    marks = text.getvalue().encode(out.encoding or "utf-8", "replace").decode(out.encoding or "utf-8")
-    out.write("".join(f"{line.rstrip()}\n" for line in marks.splitlines()))
+    _show(Console(file=text, highlight=False, width=width or 200, _environ={}), found, out.encoding)
+    lines = "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
+    encoding = out.encoding or "utf-8"
+    out.write(lines.encode(encoding, "replace").decode(encoding))
 
 
-def _show(console: Console, found: Mapping[str, Any]) -> None:
-    marks = _Marks(console)
+def _show(console: Console, found: Mapping[str, Any], encoding: str | None) -> None:
+    marks = _Marks(encoding)
     _verdict(console, marks, found)
     _problems(console, marks, found["problems"])
     if found["servers"]:
@@ -42,8 +43,8 @@ def _show(console: Console, found: Mapping[str, Any]) -> None:
 class _Marks:
     """Signs, in plain letters where the terminal has no others."""
 
-    def __init__(self, console: Console):
-        is_plain = not (console.encoding or "").lower().startswith("utf")
+    def __init__(self, encoding: str | None):
+        is_plain = not (encoding or "utf-8").lower().startswith("utf")
         self.well, self.bad, self.care = ("ok", "!!", "! ") if is_plain else ("✓", "✗", "!")
 
 

@@ -197,6 +197,17 @@ def test_the_screen_has_verdict_cause_and_command_in_plain_lines() -> None:
     assert all(line == line.rstrip() for line in lines)
 
 
+def test_a_terminal_without_signs_gets_letters() -> None:
+    view = cluster(node2={"devices": {"d1": device()}})
+    found = {"state": "running", "swift_dir": "/d\u00e4ta", "nodes": [], "policies": [], **status.judged(view, "running")}
+    raw = io.BytesIO()
+    out = io.TextIOWrapper(raw, encoding="ascii")
+    status_screen.show(found, out)
+    out.flush()
+    text = raw.getvalue().decode("ascii")
+    assert "!! NOT SAFE" in text and "/d?ta" in text and "ok well" in text
+
+
 @pytest.mark.parametrize("seconds,words", [(0, "0 seconds"), (1.2, "1 second"), (119, "119 seconds"), (150, "2 minutes"), (8000, "2 hours"),
                                            (200_000, "2 days")])
 def test_spans(seconds: float, words: str) -> None:
