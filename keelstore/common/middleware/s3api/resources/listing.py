@@ -50,7 +50,7 @@ def list_objects(request: S3Request) -> Response:
     entries, truncated = _page(request, prefix, delimiter, _marker_of(token) if token else marker, limit)
     last = _name_of(entries[-1]) if entries else ""
 
-    writer = Writer("ListBucketResult").leaf("Name", request.bucket).leaf("Prefix", coded(prefix))
+    writer = Writer("ListBucketResult").leaf("Name", request.bucket).leaf("Prefix", coded(prefix) if second else prefix)
     if second:
         writer.leaf("NextContinuationToken", base64.b64encode(last.encode()).decode() if truncated else None)
         writer.leaf("ContinuationToken", token)
