@@ -20,8 +20,8 @@ MIN_PART_HOURS = 1
 _HEAD = "# Written by 'keelstore up'. Once you change this file, it is yours: 'up' leaves it alone.\n\n"
 _PIPELINE = ("catch_errors", "gatekeeper", "healthcheck", "metrics", "proxy-logging", "cache", "etag-quoter", "domain_remap",
              "listing_formats", "s3api", "container_sync", "bulk", "tempurl", "ratelimit", "crossdomain", "formpost",
-             "tempauth", "staticweb", "copy", "container-quotas", "account-quotas", "slo", "dlo", "versioned_writes", "symlink",
-             "proxy-logging", "proxy-server")
+             "tempauth", "staticweb", "copy", "container-quotas", "account-quotas", "slo", "dlo", "versioned_writes",
+             "symlink", "proxy-logging", "proxy-server")
 _ENCRYPTION = ("keymaster", "encryption")  # left of the last proxy-logging
 SECRET_FILES = ("keelstore.conf", "proxy-server.conf", "keymaster.conf")
 
