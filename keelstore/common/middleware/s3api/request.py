@@ -196,6 +196,8 @@ class S3Request:
             environ.update(self.identity.rights)
         if footers is not None:
             environ["swift.callback.update_footers"] = footers
+        if not self.options.force_swift_request_proxy_log:
+            environ["swift.proxy_access_log_made"] = True  # one line a request: the client's
         environ["swift.leave_relative_location"] = True
         self.environ["s3api.backend_path"] = self.environ["swift.backend_path"] = environ["PATH_INFO"]
         response = call_app(self.app, environ)
