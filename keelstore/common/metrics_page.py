@@ -116,7 +116,7 @@ def _figure(page: Page, base: Mapping[str, object], figure: str, value: Any, now
                         page.gauge(f"{name}_{metric_name(shown)}", "As the daemon tells.", [(labels, _plain(told))])
             elif _plain(inner) is not None:
                 page.gauge(name, "As the daemon tells.", [({**base, "key": key}, _plain(inner))])
-        if not any(isinstance(inner, Mapping) for inner in value.values()):
+        if figure != "per_device" and not any(isinstance(inner, Mapping) for inner in value.values()):
             page.gauge(name + "_count", "How many the daemon tells of.", [(base, len(value))])
     elif isinstance(value, (list, tuple)):
         page.gauge(name + "_count", "How many the daemon tells of.", [(base, len(value))])
