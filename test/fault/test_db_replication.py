@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import time
 from collections.abc import Iterator
@@ -133,3 +134,31 @@ def test_databases_of_an_emptied_device_come_back_and_handoffs_go_while_replicat
         until(lambda: all(holders(thing) == [node.device for node in thing.primaries] for thing in (*things, late)), "all are where they belong", 60)
     for number, thing in enumerate(things):
         assert {headers["X-Container-Meta-Number"] for headers in headers_of(thing)} == {str(number)}
+
+
+def test_no_row_is_lost_that_a_handoff_takes_while_it_goes_home_again_and_again(site: Peers, own: Account) -> None:
+    own.put("c").expect(201)
+    thing = Thing(site, "container", own.name, "c")
+    where, stamp = thing.handoffs[0], f"{time.time():.5f}"
+    endpoint, path = site.direct(where, thing.part, *thing.names)
+    headers = {"X-Backend-Storage-Policy-Index": "0", "X-Timestamp": stamp}
+    row = {**headers, "X-Size": "1", "X-Content-Type": "text/plain", "X-Etag": "e"}
+    taken: list[str] = []
+    times_gone, chance = 0, random.Random(1)
+    with running(site, REPLICATOR, thing.other, interval=0.05), endpoint.connect() as connection:
+        end = time.monotonic() + 60
+        while (times_gone < 5 or len(taken) < 60) and time.monotonic() < end:
+            pause = time.monotonic() + chance.random() * 0.3  # a handoff that is written to all the time has to stay
+            until(lambda pause=pause: time.monotonic() > pause, "the next row is due", every_s=0.01)
+            name = f"o{len(taken):05}"
+            if connection.request("PUT", f"{path}/{name}", row).status == 201:
+                taken.append(name)
+                continue
+            times_gone += 1
+            connection.request("PUT", path, headers).expect(201, 202)
+    assert times_gone >= 5, "it never went home"
+    for _ in range(2):
+        run_once(site, REPLICATOR, thing.other)
+    assert where.device not in holders(thing)
+    for node in thing.primaries:
+        assert thing.listed(node) == taken
