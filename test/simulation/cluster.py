@@ -16,7 +16,7 @@ from keelstore.account.server import app_factory as account_factory
 from keelstore.common import concurrency
 from keelstore.common.backend import Backend
 from keelstore.common.daemon_frame import Daemon, World
-from keelstore.common.errors import WaitTimeout
+from keelstore.common.errors import KeelstoreError, WaitTimeout
 from keelstore.common.http import Response
 from keelstore.common.internal import InternalClient
 from keelstore.common.options import parse
@@ -29,7 +29,6 @@ from keelstore.node.daemons import DAEMONS, Parts, Wanted
 from keelstore.obj.server import app_factory as object_factory
 from keelstore.proxy import app as proxy_app
 from keelstore.proxy.app import app_factory as proxy_factory
-
 from test.simulation import disks, lives, network
 from test.simulation.network import Network, Served, Weather
 from test.support import fakes
@@ -153,7 +152,7 @@ class SimParts(Parts):
     def backend(self, what: Wanted) -> Backend:
         return Backend()
 
-    def internal_client(self, what: Wanted, tries: int) -> InternalClient:
+    def internal_client(self, what: Wanted, tries: int, **_more: Any) -> InternalClient:
         return InternalClient(self._node.client_app, f"{what.name} 1", tries, use_replication_network=True)
 
 
@@ -219,9 +218,7 @@ class Node:
         for role, factory in FACTORIES.items():
             self.apps[role] = factory({}, **conf)
             self.cluster.network.served[address_of(self.index, role)] = Served(self.life, self.apps[role])
-        self.apps["proxy"] = proxy_factory({}, **{
-            "swift_dir": self.etc, "account_autocreate": "true", "allow_account_management": "true",
-            "allow_open_expired": "true"})
+        self.apps["proxy"] = proxy_factory({}, swift_dir=self.etc, account_autocreate="true", allow_account_management="true", allow_open_expired="true")
         self.cache = SimCache()
 
     def die(self, keeps_queue: bool) -> None:
@@ -259,7 +256,7 @@ class Node:
         known = {one.name for one in dataclasses.fields(cls)}
         conf = {"mount_check": "false", "swift_dir": self.etc, "devices": self.devices, "recon_cache_path": f"{self.cluster.root}/recon",
                 **{key: value for key, value in DAEMON_OPTIONS.items() if key in known}}
-        config = Configuration("", {key: value for key, value in conf.items()}, {name: {}})
+        config = Configuration("", dict(conf), {name: {}})
         options = parse(cls, conf, section=name)
         return SimParts(self).make(Wanted(kind, config, options, (address_of(self.index, kind.role),)))
 
@@ -280,6 +277,8 @@ class Node:
             except Exception as error:
                 self.cluster.note(f"node {self.index}: {name} failed: {type(error).__name__}: {error}")
                 logging.getLogger("simulation").debug("%s", name, exc_info=True)
+                if not isinstance(error, KeelstoreError | OSError):
+                    self.cluster.problems.append(f"(f) {name} failed: {type(error).__name__}: {error}")
                 return False
 
         return bool(concurrency.spawn(lives.run_as, life, run).wait())
@@ -288,6 +287,7 @@ class Node:
 class SimCluster:
     def __init__(self, root: str, shape: Shape, rings: dict[str, list[bytes]], chance: random.Random, note: Any):
         self.root, self.shape, self.rings, self.note = root, shape, rings, note
+        self.problems: list[str] = []
         self.weather = Weather(random.Random(chance.random()))
         self.network = network.the = Network(self.weather)
         disks.root, disks.disks = f"{root}/n", {}

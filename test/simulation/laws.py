@@ -20,7 +20,6 @@ from keelstore.common.policy import Policy
 from keelstore.obj import attributes, layout
 from keelstore.obj.fileset import resolve
 from keelstore.obj.hashdir import parse_names
-
 from test.simulation import lives
 from test.simulation.cluster import Node, SimCluster
 from test.simulation.model import ContainerHistory, ObjectHistory, State, candidates

@@ -15,7 +15,6 @@ from keelstore.common.errors import BackendError, BackendTimeout
 from keelstore.common.headers import Headers
 from keelstore.common.http import Response
 from keelstore.common.localcall import LocalUpload
-
 from test.simulation import lives
 
 Address = tuple[str, int]

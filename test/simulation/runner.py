@@ -15,13 +15,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from keelstore.common import concurrency
-
 from test.simulation import disks, faults, lives, worldtime
 from test.simulation.cluster import Shape, make_rings, warm_up
 from test.simulation.story import Outcome, Story
 
 PROFILE = os.environ.get("SIMULATION_PROFILE", "")  # tottime or cumtime: tell where the time of each seed goes
-HANG_S = 60  # real seconds that a seed may take
+HANG_S = 60  # seconds of processor time that a seed may take
 
 
 def shape_of(seed: int, policy: str) -> Shape:
@@ -35,7 +34,7 @@ def shape_of(seed: int, policy: str) -> Shape:
 
 def run_seed(seed: int, shape: Shape, rings: dict[str, list[bytes]], operations: int) -> Outcome:
     """In this process, which can run no other after."""
-    root = f"/dev/shm/keelstore-simulation-{disks.real.getpid()}"
+    root = f"/dev/shm/keelstore-simulation-{disks.real.getpid():07d}"
     shutil.rmtree(root, ignore_errors=True)
     disks.real.mkdir(root)
     began = worldtime.real_cpu()
@@ -93,7 +92,7 @@ def _in_child(seed: int, shape: Shape, rings: dict[str, list[bytes]], operations
     if not pid:
         status = 2
         try:
-            signal.alarm(HANG_S)
+            signal.setitimer(signal.ITIMER_PROF, HANG_S)
             outcome = _profiled(run_seed, seed, shape, rings, operations) if PROFILE else run_seed(
                 seed, shape, rings, operations)
             _print(outcome, shape, verbose)
@@ -110,7 +109,7 @@ def _in_child(seed: int, shape: Shape, rings: dict[str, list[bytes]], operations
     _, status = os.waitpid(pid, 0)
     if os.WIFSIGNALED(status) or os.waitstatus_to_exitcode(status) == 2:
         print(f"seed {seed}: broke off with status {status}", flush=True)
-        shutil.rmtree(f"/dev/shm/keelstore-simulation-{pid}", ignore_errors=True)
+        shutil.rmtree(f"/dev/shm/keelstore-simulation-{pid:07d}", ignore_errors=True)
     return status == 0, float(text or 0)
 
 

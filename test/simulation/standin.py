@@ -11,7 +11,6 @@ from keelstore.common.broker import DatabaseNotFound
 from keelstore.common.errors import BackendError
 from keelstore.common.headers import Headers
 from keelstore.common.names import storage_path
-
 from test.simulation import disks
 from test.simulation.cluster import Node, SimCluster
 from test.simulation.network import SimBackend

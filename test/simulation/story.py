@@ -17,7 +17,6 @@ from keelstore.common.errors import WaitTimeout
 from keelstore.common.http import Response
 from keelstore.common.timestamp import Timestamp
 from keelstore.node.daemons import DAEMONS
-
 from test.simulation import disks, laws, lives, standin, worldtime
 from test.simulation.cluster import Node, Shape, SimCluster
 from test.simulation.laws import ACCOUNT
@@ -100,7 +99,7 @@ class Story:
                                bool(self.kinds & {"crash", "power"}))
             if not found:
                 break
-        self.violations += found
+        self.violations += [*self.cluster.problems, *found]
         return Outcome(self.seed, self.operations, self.violations, self.lines, virtual_s=worldtime.elapsed_s(),
                        rounds=self.rounds)
 
@@ -239,7 +238,7 @@ class Story:
                 file.seek(0)
                 file.write(content)
         self.has_rotten = True
-        self.note(f"a byte of {path} rots")
+        self.note(f"a byte of {path.removeprefix(self.cluster.root)} rots")
 
     def _wipe(self) -> None:
         """A device is replaced by an empty one, when all nodes are up and the network is well."""
@@ -317,7 +316,7 @@ class Story:
             if stamp not in self.stamps:
                 self.stamps.add(stamp)
                 return stamp
-            concurrency.sleep(2 * worldtime.TICK)
+            concurrency.sleep(worldtime.STEP_S)
 
     def _request(self, node: Node, write: Write | None, method: str, path: str, headers: dict[str, str], body: Any,
                  settle: Callable[[Response], Told] | None, query: str) -> None:
