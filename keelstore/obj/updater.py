@@ -301,6 +301,7 @@ class ObjectUpdater(Daemon):
         if target in self._sending:
             return True
         self._sending.add(target)
+        started = self.world.clock()
         try:
             self._waits_for.pop(target, None)
             waiting, is_well, began = self.backlog.of(target), True, self.world.clock()
@@ -314,6 +315,7 @@ class ObjectUpdater(Daemon):
             return is_well
         finally:
             self._sending.discard(target)
+            self.world.stats.timing_since("timing", started)
 
     def _send_batch(self, target: Target, batch: Sequence[Pending], is_redirected: bool = False) -> tuple[int, bool]:
         """(how many of these updates wait still, whether there was nobody who took any)."""

@@ -14,7 +14,7 @@ from keelstore.common import logs
 from keelstore.common.acl import ACL
 from keelstore.common.backend import Backend
 from keelstore.common.cluster import Cluster, load_cluster
-from keelstore.common.errors import BackendError, RequestError
+from keelstore.common.errors import BackendError, ClientDisconnect, ClientTimeout, RequestError
 from keelstore.common.headers import is_true
 from keelstore.common.http import AUTHORIZE, TRANS_ID, Environ, Response, StartResponse, error_response
 from keelstore.common.info import ContainerInfo, container_info
@@ -94,12 +94,22 @@ class ProxyApp:
         try:
             answer = self.handle(request)
         except RequestError as error:
+            if self.stats and isinstance(error, (ClientDisconnect, ClientTimeout)):
+                self._count_lost_client(request, error)
             answer = error_response(error)
         except Exception:
             self.stats.increment("errors")
             self.logger.exception("%s %s failed (txn: %s)", request.method, request.path_quoted(), request.trans_id)
             answer = Response(500)
         return answer(environ, start_response)
+
+    def _count_lost_client(self, request: ProxyRequest, error: RequestError) -> None:
+        """The field counts timeouts of clients for each kind of thing, disconnects for objects."""
+        kind = ("account", "container", "object")[min(max(request.path.count("/") - 2, 0), 2)]
+        if isinstance(error, ClientTimeout):
+            self.stats.increment(f"{kind}.client_timeouts")
+        elif kind == "object":
+            self.stats.increment("object.client_disconnects")
 
     def handle(self, request: ProxyRequest) -> Any:
         """The answer, a WSGI application. Raises RequestError."""
