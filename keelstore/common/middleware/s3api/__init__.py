@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from keelstore.common.errors import RequestError
-from keelstore.common.http import Environ, Request, Response, StartResponse, WSGIApp
+from keelstore.common.http import Environ, Request, Response, StartResponse, WSGIApp, call_app
 from keelstore.common.middleware.s3api import access, authentication
+from keelstore.common.middleware.s3api.anonymous import ANONYMOUS_KIND, bucket_of
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.identity import identify
 from keelstore.common.middleware.s3api.index import BucketIndex
@@ -44,8 +45,26 @@ class S3Api:
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         kind = authentication.kind_of(environ)
         if not kind:
-            return self.app(environ, start_response)
-        response = self._serve(environ, kind)
+            bucket = bucket_of(environ, self.options) if self.index is not None else None
+            if self.index is None or bucket is None:
+                return self.app(environ, start_response)
+            if self.index.account_of(environ, bucket) is None:
+                return self._unclaimed(environ, start_response)
+            kind = ANONYMOUS_KIND
+        return self._answer(environ, start_response, self._serve(environ, kind))
+
+    def _unclaimed(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        """Nobody's request for a bucket that there is not: another's to the right, else answered as S3 does."""
+        path = environ["PATH_INFO"]
+        response = call_app(self.app, environ)
+        if response.status not in (401, 403, 404, 405, 412) or environ["PATH_INFO"] != path:
+            return response(environ, start_response)
+        response.close()
+        makes_bucket = environ["REQUEST_METHOD"] == "PUT" and "/" not in path.strip("/")
+        error = S3Error("AccessDenied" if makes_bucket else "NoSuchBucket")
+        return self._answer(environ, start_response, error.response(path, environ.get("swift.trans_id", "")))
+
+    def _answer(self, environ: Environ, start_response: StartResponse, response: Response) -> Iterable[bytes]:
         trans_id = environ.get("swift.trans_id", "")
         response.headers["x-amz-request-id"] = response.headers["x-amz-id-2"] = trans_id
         response.headers.setdefault("Content-Type", "application/xml")
@@ -82,18 +101,21 @@ class S3Api:
 
     def _read(self, environ: Environ, kind: str, target: Target) -> S3Request:
         by_host = bucket_of_host(environ.get("HTTP_HOST", ""), self.options.storage_domain) or ""
-        signed = authentication.read(environ, kind, self.options, by_host, self.clock())
+        signed = None
+        if kind != ANONYMOUS_KIND:
+            signed = authentication.read(environ, kind, self.options, by_host, self.clock())
+            environ["swift.access_logging"] = {
+                "user_id": signed.access_key if len(signed.access_key) <= 128 else signed.access_key[:125] + "..."
+            }
         request = S3Request(environ, self.app, self.options, target, signed, self._locate, self.index)
-        environ["swift.access_logging"] = {
-            "user_id": signed.access_key if len(signed.access_key) <= 128 else signed.access_key[:125] + "..."
-        }
         if (
             target.bucket is not None
             and not target.by_host
             and not is_bucket_name(target.bucket, self.options.dns_compliant_bucket_names)
         ):
             raise S3Error("InvalidBucketName", BucketName=target.bucket)
-        request.identity = identify(environ, self.app, signed)
+        if signed is not None:
+            request.identity = identify(environ, self.app, signed)
         return request
 
     def _locate(self, request: S3Request, bucket: str) -> str | None:

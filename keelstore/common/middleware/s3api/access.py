@@ -6,6 +6,9 @@ what for: the routes. A right is given by the bucket's policy or by an ACL; what
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final, TypeVar
+
 from keelstore.common.headers import Headers
 from keelstore.common.info import ContainerInfo
 from keelstore.common.middleware.s3api import acl
@@ -16,6 +19,8 @@ from keelstore.common.middleware.s3api.request import S3Request
 from keelstore.common.middleware.s3api.routing import ANYONE, OWNER, Route
 
 ALLOW, DENY, NONE = "allow", "deny", ""  # verdicts of a policy
+_TELL_OF_KEYS: Final = frozenset(("NoSuchKey", "NoSuchVersion", "MethodNotAllowed"))
+Found = TypeVar("Found")
 
 
 def policy_verdict(
@@ -33,7 +38,8 @@ def policy_verdict(
 def check(request: S3Request, route: Route) -> None:
     """Raises S3Error unless the route may be taken. Rights on an object are checked by its handler, who has read its ACL."""
     if not request.options.s3_acl:
-        if request.signed is None:
+        is_owner = route.permission != OWNER or request.identity.owns_account(request.environ)
+        if request.signed is None or not is_owner:
             raise S3Error("AccessDenied")
         return
     expected = request.header("X-Amz-Expected-Bucket-Owner")
@@ -100,6 +106,27 @@ def may_list(request: S3Request) -> bool:
     return True
 
 
+def found_or_hidden(request: S3Request, read: Callable[[], Found]) -> Found:
+    """What ``read`` gives. That something is not there only those are told who may list the bucket. Raises S3Error."""
+    try:
+        return read()
+    except S3Error as error:
+        raise hidden(request, error) from None
+
+
+def hidden(request: S3Request, error: S3Error) -> S3Error:
+    """The error as the sender may see it."""
+    if error.code in _TELL_OF_KEYS and not may_list(request):
+        return S3Error("AccessDenied")
+    return error
+
+
+def needs_s3_acl(request: S3Request, name: str) -> None:
+    """Raises S3Error where Swift's ACLs decide, and what is asked for would be without effect."""
+    if not request.options.s3_acl:
+        raise S3Error("NotImplemented", f"The sub-resource {name} needs the option s3_acl.", Header=name)
+
+
 def bucket_acl(info: ContainerInfo) -> acl.Acl:
     """The ACL as it counts, with the bucket's ownership and public access settings."""
     found = stored_bucket_acl(info)
@@ -122,6 +149,11 @@ def object_acl(headers: Headers, info: ContainerInfo) -> acl.Acl:
 
 def stored_object_acl(headers: Headers) -> acl.Acl:
     return acl.decode(headers.get("X-Object-Sysmeta-S3api-Acl") or headers.get("X-Object-Sysmeta-Swift3-Acl"))
+
+
+def owns(request: S3Request, found: acl.Acl) -> bool:
+    """Whether the sender owns the bucket that the request is about, whose ACL is ``found``."""
+    return _acl_allows(request, found, OWNER, request.account)
 
 
 def _acl_allows(request: S3Request, found: acl.Acl, permission: str, account: str) -> bool:

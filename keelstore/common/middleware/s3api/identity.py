@@ -75,6 +75,25 @@ def identify(environ: Environ, app: WSGIApp, signed: Signed) -> Identity:
     return Identity(_user_of(probe, signed), account[0], rights, signed.access_key)
 
 
+def is_known(environ: Environ, app: WSGIApp, asker: Identity, user: str) -> bool:
+    """Whether there is such a user, as far as can be known: where ids are access keys, and an auth filter knows them all."""
+    if asker.user is None or asker.user != asker.access_key:
+        return True
+    details: dict[str, Any] = {
+        "access_key": user,
+        "signature": "",
+        "string_to_sign": b"",
+        "check_signature": lambda _secret: False,
+        S3_PROBE: True,
+    }
+    probe = subrequest(environ, PROBE_METHOD, f"/v1/{user}", source="S3")
+    for key in ("REMOTE_USER", AUTHORIZE, AUTHORIZE_OVERRIDE):
+        probe.pop(key, None)
+    probe[S3_DETAILS] = details
+    call_app(app, probe).close()
+    return not details.get(UNKNOWN_KEY)
+
+
 def _user_of(probe: Environ, signed: Signed) -> str:
     """The id that XML and ACLs name: the access key, with Keystone ``project:user``."""
     project, user = probe.get("HTTP_X_TENANT_NAME") or probe.get("HTTP_X_PROJECT_NAME"), probe.get("HTTP_X_USER_NAME")

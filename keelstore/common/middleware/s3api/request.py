@@ -52,6 +52,7 @@ class S3Request:
         self._locate = locate
         self._request = Request(environ)
         self.body: ProvenBody | None = None
+        self._hoists = signed is not None and signed.kind == "v4-query" and "x-amz-" in environ.get("QUERY_STRING", "")
 
     # -- what was asked ----------------------------------------------------------------------------------------------
 
@@ -71,7 +72,11 @@ class S3Request:
         return self._request.params
 
     def header(self, name: str, default: str | None = None) -> Any:
-        return self.environ.get(environ_key(name), default)
+        """A header; with a signed URL also one that clients make a part of its query, as ``x-amz-acl``."""
+        value = self.environ.get(environ_key(name))
+        if value is None and self._hoists and name.startswith("X-Amz-"):
+            value = self.query.get(name.lower())
+        return default if value is None else value
 
     @property
     def trans_id(self) -> str:

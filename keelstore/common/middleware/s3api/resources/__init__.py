@@ -2,18 +2,22 @@
 
 ``service``: ListBuckets. ``bucket``: create, head, delete, location. ``listing``: ListObjects. ``objects``: put, get,
 head, delete. ``copies``: CopyObject. ``uploads``, ``parts``, ``complete``: uploads in parts.
-``versioning``: the configuration, ListObjectVersions. ``multi_delete``: DeleteObjects.
+``versioning``: the configuration, ListObjectVersions. ``multi_delete``: DeleteObjects. ``acls``: ACLs of buckets and objects.
+``ownership``, ``public_access``: who owns objects, what may be public.
 """
 
 from __future__ import annotations
 
 from keelstore.common.middleware.s3api.resources import (
+    acls,
     bucket,
     complete,
     listing,
     multi_delete,
     objects,
+    ownership,
     parts,
+    public_access,
     service,
     uploads,
     versioning,
@@ -22,5 +26,18 @@ from keelstore.common.middleware.s3api.routing import Router
 
 
 def router() -> Router:
-    modules = (service, bucket, listing, objects, uploads, parts, complete, versioning, multi_delete)
+    modules = (
+        service,
+        bucket,
+        listing,
+        objects,
+        uploads,
+        parts,
+        complete,
+        versioning,
+        multi_delete,
+        acls,
+        ownership,
+        public_access,
+    )
     return Router(route for module in modules for route in module.ROUTES)

@@ -6,8 +6,12 @@ import json
 
 from keelstore.common.http import Response
 from keelstore.common.middleware.s3api import acl, xml
+from keelstore.common.middleware.s3api.access import needs_s3_acl
 from keelstore.common.middleware.s3api.errors import S3Error
+from keelstore.common.middleware.s3api.new_acl import acl_for_bucket, swift_acl_headers
 from keelstore.common.middleware.s3api.outcome import check
+from keelstore.common.middleware.s3api.ownership import ALL as OWNERSHIPS
+from keelstore.common.middleware.s3api.ownership import ENFORCED, WRITER
 from keelstore.common.middleware.s3api.request import CONTAINER_SYSMETA, S3Request
 from keelstore.common.middleware.s3api.routing import ANYONE, BUCKET, OWNER, Route
 from keelstore.common.middleware.s3api.target import is_bucket_name
@@ -23,25 +27,40 @@ def create(request: S3Request) -> Response:
     if request.identity.user is None or request.identity.account is None:
         raise S3Error("AccessDenied")
     _check_location(request)
-    wanted = acl.canned(request.header("X-Amz-Acl", "private") or "private", request.user)
-    if wanted is None:
-        raise S3Error("InvalidArgument", ArgumentName="x-amz-acl", ArgumentValue=request.header("X-Amz-Acl"))
     account = request.identity.account
     if request.options.s3_acl and not request.identity.owns_account(request.environ):
         raise S3Error("AccessDenied")
+    wanted, headers = _described(request)
     known = request.container_info(bucket, account)
     if known.is_success:
         return _made_already(request, acl.decode(known.sysmeta.get("s3api-acl")), wanted)
     index = request.index
     if index is not None and not index.claim(request.environ, bucket, account):
         raise S3Error("BucketAlreadyExists", BucketName=bucket)
-    headers = {CONTAINER_SYSMETA + "Acl": wanted.encode()} if request.options.s3_acl else {}
     response = check(request, request.swift("PUT", bucket, headers=headers, account=account))
     response.drain()
     if response.status == 202:
         request.forget()
         return _made_already(request, request.bucket_acl(), wanted)
     return Response(200, {"Location": f"/{bucket}"}, body=b"")
+
+
+def _described(request: S3Request) -> tuple[acl.Acl, dict[str, str]]:
+    """The ACL of a bucket to be, and all that is kept of it. Raises S3Error."""
+    ownership = request.header("X-Amz-Object-Ownership")
+    if ownership and ownership not in OWNERSHIPS:
+        raise S3Error("InvalidArgument", ArgumentName="x-amz-object-ownership", ArgumentValue=ownership)
+    if not request.options.s3_acl:
+        if ownership and ownership != WRITER:
+            needs_s3_acl(request, "ownershipControls")
+        return acl.Acl(), swift_acl_headers(request)
+    wanted = acl_for_bucket(request, request.user)
+    headers = {CONTAINER_SYSMETA + "Acl": wanted.encode()}
+    if ownership:
+        headers[CONTAINER_SYSMETA + "Ownership"] = ownership
+        if ownership == ENFORCED and set(wanted.grants) - set(wanted.of_owner_only().grants):
+            raise S3Error("InvalidBucketAclWithObjectOwnership")
+    return wanted, headers
 
 
 def _made_already(request: S3Request, found: acl.Acl, wanted: acl.Acl) -> Response:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from keelstore.common.headers import Headers
 from keelstore.common.http import Response, parse_http_date
-from keelstore.common.middleware.s3api import acl
 from keelstore.common.middleware.s3api.copy_source import MAX_COPY_BYTES, CopySource, open_source
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.metadata import from_client
+from keelstore.common.middleware.s3api.new_acl import object_acl_headers
 from keelstore.common.middleware.s3api.outcome import check
 from keelstore.common.middleware.s3api.request import OBJECT_SYSMETA, S3Request
 from keelstore.common.middleware.s3api.times import s3_time_of
@@ -35,13 +35,7 @@ def copy_object(request: S3Request) -> Response:
     if replaces:
         headers |= from_client(request)
         headers["X-Fresh-Metadata"] = "True"
-    if request.options.s3_acl:
-        wanted = acl.canned(
-            request.header("X-Amz-Acl", "private") or "private", request.user, request.bucket_acl().owner
-        )
-        if wanted is None:
-            raise S3Error("InvalidArgument", ArgumentName="x-amz-acl", ArgumentValue=request.header("X-Amz-Acl"))
-        headers[OBJECT_SYSMETA + "Acl"] = wanted.encode()
+    headers |= object_acl_headers(request)
     query = {"version-id": source.version} if source.version is not None else {}
     response = check(request, request.swift("PUT", request.bucket, request.key, headers=headers, query=query))
     response.drain()

@@ -12,6 +12,7 @@ from keelstore.common.middleware.s3api.deletion import delete_object
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.etags import bare
 from keelstore.common.middleware.s3api.metadata import DELETED_TYPE, from_client, to_client
+from keelstore.common.middleware.s3api.new_acl import object_acl_headers
 from keelstore.common.middleware.s3api.outcome import check, error_of
 from keelstore.common.middleware.s3api.request import ETAG_IS_AT, OBJECT_SYSMETA, S3Request
 from keelstore.common.middleware.s3api.resources.copies import copy_object
@@ -41,12 +42,7 @@ def put(request: S3Request) -> Response:
     md5 = request.content_md5()
     if md5 is not None:
         headers["ETag"] = md5
-    if request.options.s3_acl:
-        owner = request.bucket_acl().owner
-        wanted = acl.canned(request.header("X-Amz-Acl", "private") or "private", request.user, owner)
-        if wanted is None:
-            raise S3Error("InvalidArgument", ArgumentName="x-amz-acl", ArgumentValue=request.header("X-Amz-Acl"))
-        headers[OBJECT_SYSMETA + "Acl"] = wanted.encode()
+    headers |= object_acl_headers(request)
     if request.header("If-None-Match"):
         headers["If-None-Match"] = request.header("If-None-Match")
     body = request.open_body()
@@ -99,7 +95,7 @@ def get(request: S3Request) -> Response:
             },
         )
     if response.status not in (200, 206):
-        raise _not_there(request, response, version)
+        raise access.hidden(request, _not_there(request, response, version))
     found = to_client(request, response.headers)
     if request.header("X-Amz-Checksum-Mode", "").upper() == "ENABLED" and response.status == 200:
         _add_checksum(found, response.headers.get(OBJECT_SYSMETA + "Checksum", ""))

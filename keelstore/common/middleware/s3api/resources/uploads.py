@@ -10,6 +10,7 @@ from keelstore.common.http import Response
 from keelstore.common.middleware.s3api import acl, checksums
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.metadata import from_client
+from keelstore.common.middleware.s3api.new_acl import acl_for_object, swift_acl_headers
 from keelstore.common.middleware.s3api.outcome import check
 from keelstore.common.middleware.s3api.request import OBJECT_SYSMETA, S3Request
 from keelstore.common.middleware.s3api.resources.listing import encoder
@@ -31,12 +32,9 @@ def create(request: S3Request) -> Response:
     if algorithm:
         headers[CHECKSUM_KIND] = f"{algorithm};{kind}"
     if request.options.s3_acl:
-        wanted = acl.canned(
-            request.header("X-Amz-Acl", "private") or "private", request.user, request.bucket_acl().owner
-        )
-        if wanted is None:
-            raise S3Error("InvalidArgument", ArgumentName="x-amz-acl", ArgumentValue=request.header("X-Amz-Acl"))
-        headers[OBJECT_SYSMETA + "Tmpacl"] = wanted.encode()
+        headers[OBJECT_SYSMETA + "Tmpacl"] = acl_for_object(request, info).encode()
+    else:
+        swift_acl_headers(request)
     upload_id = new_id()
     for attempt in range(2):
         response = request.swift("PUT", request.segments, f"{request.key}/{upload_id}", headers=headers)
