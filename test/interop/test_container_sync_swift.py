@@ -83,8 +83,7 @@ def test_the_proxy_of_the_other_make_takes_what_a_daemon_sends(peers: Peers, mak
         endpoint = peers.proxy(make)
         token = endpoint.login("admin:admin", "admin").token
         own, copies = Account(endpoint, f"/v1/AUTH_{unique('a')}", token), Account(endpoint, f"/v1/AUTH_{unique('b')}", token)
-        # Swift's daemon encodes once more what is encoded in the name of a container.
-        copy, encoded = ("c\u00f6py", "c%C3%B6py") if make == OURS else ("copy", "copy")
+        copy, encoded = ("c\u00f6p y", "c%C3%B6p%20y") if make == OURS else ("cop y", "cop%20y")  # Swift's daemon fails at others
         copies.put(copy, headers={"X-Container-Sync-Key": "secret"}).expect(201)
         own.put("c", headers={"X-Container-Sync-To": f"//us/{other}/{copies.name}/{encoded}", "X-Container-Sync-Key": "secret"}).expect(201)
         names = ["plain", "n\u00e9\u65e5 \u672c", "a//b", "q?x=1&y", "pl+us%20"]
