@@ -3,6 +3,7 @@
     KEELSTORE_SWIFT_PYTHON=... python -m test.bench.rebuild [--size BYTES] [--objects N] [--rounds N]
 
 Servers over HTTP on loopback, eight device directories in two sites, written by our proxy; each reconstructor once at each site, one after the other.
+``node`` is ours as a node runs it: servers and reconstructor of all sites in one process (``rebuild_node.py``).
 Figures: MiB of new fragments, wall time, and CPU of daemons and servers; what a pass takes that finds nothing to do is taken off.
 """
 
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 from test.bench.meter import Sample, cpu_s
@@ -27,11 +29,16 @@ from test.support.peers import OURS, SWIFT, Peers
 from test.support.processes import ROOT
 
 LOST = "d3"
+NODE = "node"
 
 
 def daemon(peers: Peers, make: str, options: dict[str, object]) -> None:
-    for site in range(peers.sites):
-        conf = configuration(peers, "object-reconstructor", site, **options)
+    files = [configuration(peers, "object-reconstructor", site, **options) for site in range(peers.sites)]
+    if make == NODE:
+        done = subprocess.run([sys.executable, "-m", "test.bench.rebuild_node", *map(str, files)], capture_output=True, text=True, cwd=ROOT, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return
+    for conf in files:
         if make == OURS:
             command, path = [sys.executable, "-m", "keelstore.node.run_daemon", "object-reconstructor", str(conf), "once"], str(ROOT)
         else:
@@ -83,10 +90,10 @@ def main() -> None:
             for number in range(given.objects):
                 account.put("c", f"o{number}", body=random.Random(number).randbytes(given.size)).expect(201)
             wanted = stored(folder)
-        found: dict[str, list[Sample]] = {OURS: [], SWIFT: []}
+        found: dict[str, list[Sample]] = {OURS: [], NODE: [], SWIFT: []}
         for number in range(given.rounds):
-            for make in (OURS, SWIFT) if number % 2 else (SWIFT, OURS):
-                with peers.storage(make, make):
+            for make in (OURS, NODE, SWIFT) if number % 2 else (SWIFT, NODE, OURS):
+                with peers.storage(make, make) if make != NODE else nullcontext():
                     idle = measured(peers, make, options)
                     shutil.rmtree(folder)
                     whole = measured(peers, make, options)
