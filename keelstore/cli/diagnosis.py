@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from keelstore.cli import diagnosis_places
 from keelstore.cli.diagnosis_places import data_option, devices_of, down_nodes
-from keelstore.cli.problems import DANGER, WARNING, Problem, listed, number, span
+from keelstore.cli.problems import DANGER, WARNING, Problem, counted, listed, number, span
 from keelstore.cli.view import Server, View, ordered
 
 STARTING_S: Final = 60.0  # a server this young need not have heard of its daemons yet
@@ -106,7 +106,7 @@ class Figure:
     name: str
     severity: str
     code: str
-    what: str  # with {count}, {daemon}
+    what: str  # with the words that _figures fills in
     why: str
     do: str
     counts: Callable[[Any, float], float]
@@ -136,7 +136,7 @@ FIGURES: Final = (
         "partitions_below_full",
         DANGER,
         "below-full",
-        "at least {count:.0f} partitions have fewer {copies} than they should",
+        "at least {partitions} with fewer {copies} than there should be",
         "a device or node is away, or was, or lost data",
         _REPAIRED,
         _plain,
@@ -146,7 +146,7 @@ FIGURES: Final = (
         "databases_below_full",
         DANGER,
         "below-full",
-        "at least {count:.0f} databases have fewer copies than they should",
+        "at least {databases} with fewer copies than there should be",
         "a device or node is away, or was, or lost data",
         _REPAIRED,
         _plain,
@@ -156,7 +156,7 @@ FIGURES: Final = (
         "unrecoverable",
         DANGER,
         "unrecoverable",
-        "{count:.0f} objects have too few fragments to be rebuilt",
+        "{objects} with too few fragments to be rebuilt",
         "too many of their devices are away or lost",
         "bring back nodes and devices; {daemon}'s log names the objects",
         _length,
@@ -165,7 +165,7 @@ FIGURES: Final = (
         "braked",
         DANGER,
         "auditor-stopped",
-        "{daemon} has stopped on {count:.0f} devices: too much there is damaged at once",
+        "{daemon} has stopped on {devices}: too much there is damaged at once",
         "a controller, memory or the whole device is at fault, rather than so many objects",
         "look at the device: dmesg, smartctl; replace it, or restart the daemon when it is well",
         _length,
@@ -174,7 +174,7 @@ FIGURES: Final = (
         "handoff_partitions",
         WARNING,
         "handoffs",
-        "{count:.0f} partitions wait on devices where they do not belong",
+        "{partitions} on devices where they do not belong",
         "they were written while their own devices were away, or a new ring moved them",
         _REPAIRED,
         _plain,
@@ -183,7 +183,7 @@ FIGURES: Final = (
         "handoff_databases",
         WARNING,
         "handoffs",
-        "{count:.0f} databases wait on devices where they do not belong",
+        "{databases} on devices where they do not belong",
         "they were written while their own devices were away, or a new ring moved them",
         _REPAIRED,
         _plain,
@@ -227,7 +227,9 @@ def _figures(view: View) -> Iterator[Problem]:
             count = figure.combine(counts.values())
             copies = "fragments" if "reconstructor" in name else "copies"
             words = {"count": count, "daemon": name, "span": span(count), "eta": _eta(view, name), "copies": copies,
-                     "data": data_option(view)}
+                     "data": data_option(view),
+                     "partitions": counted(count, "partition"), "devices": counted(count, "device"),
+                     "databases": counted(count, f"{name.partition('-')[0]} database"), "objects": counted(count, "object")}
             where = (
                 ", ".join(f"{node} {counts[node]:.0f}" for node in ordered(counts))
                 if figure.combine is not max

@@ -37,6 +37,11 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(found) if len(found) <= 4 else f"{', '.join(found[:3])} and {len(found) - 3} more"
 
 
+def counted(count: float, what: str) -> str:
+    """``1 device``, ``2 devices``."""
+    return f"{count:.0f} {what}{'' if count == 1 else 's'}"
+
+
 def span(seconds: float) -> str:
     """As people say it."""
     for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):

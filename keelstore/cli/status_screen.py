@@ -13,6 +13,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from keelstore.cli.problems import counted
+
 MAX_PROBLEMS = 12  # of one kind of severity; the rest is counted
 
 
@@ -178,20 +180,14 @@ def _data(console: Console, found: Mapping[str, Any]) -> None:
     if below is None:
         lines.append(("copies", "no replicator has told yet"))
     else:
-        text = "none is known to be missing" if found["safe"] else "no more are known to be missing than said above"
-        if below:
-            text = f"at least {below:.0f} partitions are below full count"
-        if repair["databases_below_full"]:
-            text += f", at least {repair['databases_below_full']:.0f} databases are"
-        lines.append(
-            (
-                "copies",
-                text
-                + (f", {handoffs:.0f} partitions on handoffs" if handoffs else "")
-                + (f", {repair['queued']:.0f} repairs queued" if repair["queued"] else "")
-                + (f", this pass ends in about {short(repair['eta_s'])}" if repair["eta_s"] else ""),
-            )
-        )
+        both = ((below, "partition"), (repair["databases_below_full"], "database"))
+        lacking = [counted(count, what) for count, what in both if count]
+        parts = [f"at least {' and '.join(lacking)} below full count"] if lacking else \
+            ["none is known to be missing" if found["safe"] else "no more are known to be missing than said above"]
+        parts += [f"{counted(handoffs, 'partition')} on handoffs"] if handoffs else []
+        parts += [f"{counted(repair['queued'], 'look')} queued"] if repair["queued"] else []
+        parts += [f"this pass ends in about {short(repair['eta_s'])}"] if repair["eta_s"] else []
+        lines.append(("copies", ", ".join(parts)))
     waiting = repair["updates_waiting"]
     if waiting is not None:
         lines.append(("listings", f"{waiting:.0f} updates wait" if waiting else "up to date"))

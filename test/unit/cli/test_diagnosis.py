@@ -134,7 +134,7 @@ def with_figures(**figures: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("figures,code,severity,words", [
     ({"partitions_below_full": 12, "eta_s": 240.0}, "below-full", DANGER, "12 partitions"),
     ({"handoff_partitions": 5}, "handoffs", WARNING, "5 partitions"),
-    ({"braked": {"d2": "6 of 100 are wrong"}}, "auditor-stopped", DANGER, "1 devices"),
+    ({"braked": {"d2": "6 of 100 are wrong"}}, "auditor-stopped", DANGER, "1 device"),
     ({"oldest": NOW - 7200}, "updates-late", WARNING, "2 hours"),
     ({"lag_s": 10 * 86400.0}, "expiry-late", WARNING, "10 days"),
     ({"alive": False}, "daemon-down", DANGER, "object-replicator"),
