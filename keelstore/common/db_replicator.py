@@ -44,6 +44,7 @@ MOVING_S: Final = 60.0  # between two times that the rows of a database are sent
 HANDOFF_DELAY_S: Final = 0.5  # so that the updates of one burst go home together
 FIRST_RETRY_S: Final = 2.0
 LAST_RETRY_S: Final = 300.0
+DOWN_RETRY_S: Final = 1800.0  # when all that failed are down
 AGAIN_S: Final = 0.5  # what was left over is gone on with
 QUIET_REST: Final = 40.0  # times as long as a pass that found all well the replicator rests after it,
 MAX_QUIET_S: Final = 600.0  # but no longer than this
@@ -370,9 +371,11 @@ class DatabaseReplicator(Daemon):
         else:
             count = self._failures[path] = self._failures.get(path, 0) + 1
             wait_s = back_off_s(count, FIRST_RETRY_S, LAST_RETRY_S, jitter(self.world.random))
-        for node in result.failed:
-            if self.peers.is_down(node.replication_address):
-                self._waits_for.setdefault(node.replication_address, set()).add(path)
+        down = [node for node in result.failed if self.peers.is_down(node.replication_address)]
+        for node in down:
+            self._waits_for.setdefault(node.replication_address, set()).add(path)
+        if down and len(down) == len(result.failed) and not result.is_left:
+            wait_s = max(wait_s, DOWN_RETRY_S)  # their return is what it waits for
         self.queue.reschedule(path, path, self._risk(path), self.world.clock() + wait_s)
         self.workers.kick()
 
