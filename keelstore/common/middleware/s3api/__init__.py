@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from keelstore.common.errors import RequestError
 from keelstore.common.http import Environ, Request, Response, StartResponse, WSGIApp, call_app
-from keelstore.common.middleware.s3api import access, authentication
+from keelstore.common.middleware.s3api import access, authentication, cors
 from keelstore.common.middleware.s3api.anonymous import ANONYMOUS_KIND, bucket_of
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.identity import identify
@@ -43,6 +43,8 @@ class S3Api:
         self.index = BucketIndex(app) if options.s3_acl and options.bucket_index else None
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        if environ["REQUEST_METHOD"] == "OPTIONS" and "HTTP_ORIGIN" in environ and (kind := self._preflight_kind(environ)):
+            return self._answer(environ, start_response, self._serve(environ, kind))
         kind = authentication.kind_of(environ)
         if not kind:
             bucket = bucket_of(environ, self.options) if self.index is not None else None
@@ -52,6 +54,13 @@ class S3Api:
                 return self._unclaimed(environ, start_response)
             kind = ANONYMOUS_KIND
         return self._answer(environ, start_response, self._serve(environ, kind))
+
+    def _preflight_kind(self, environ: Environ) -> str:
+        """'' for a preflight of Swift's."""
+        bucket = bucket_of({**environ, "REQUEST_METHOD": environ.get("HTTP_ACCESS_CONTROL_REQUEST_METHOD", "")}, self.options)
+        if bucket is None or self.index is None or self.index.account_of(environ, bucket) is None:
+            return ""
+        return ANONYMOUS_KIND
 
     def _unclaimed(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """Nobody's request for a bucket that there is not: another's to the right, else answered as S3 does."""
@@ -83,9 +92,13 @@ class S3Api:
             target = target_of(Request(environ).path, environ.get("HTTP_HOST", ""), self.options.storage_domain)
             resource = target.resource
             request = self._read(environ, kind, target)
+            if request.method == "OPTIONS":
+                return cors.preflight(request)
             route = self.router.route(request)
             access.check(request, route)
-            return route.handler(request)
+            response = route.handler(request)
+            cors.add_headers(request, response)
+            return response
         except S3Error as error:
             found = error
         except RequestError as error:
@@ -97,7 +110,10 @@ class S3Api:
         environ.setdefault("swift.log_info", []).append(
             f"s3:err:{found.code}{'.' + found.reason if found.reason else ''}"
         )
-        return found.response(resource, trans_id)
+        response = found.response(resource, trans_id)
+        if request is not None:
+            cors.add_headers(request, response)
+        return response
 
     def _read(self, environ: Environ, kind: str, target: Target) -> S3Request:
         by_host = bucket_of_host(environ.get("HTTP_HOST", ""), self.options.storage_domain) or ""

@@ -4,6 +4,7 @@
 head, delete. ``copies``: CopyObject. ``uploads``, ``parts``, ``complete``: uploads in parts.
 ``versioning``: the configuration, ListObjectVersions. ``multi_delete``: DeleteObjects. ``acls``: ACLs of buckets and objects.
 ``ownership``, ``public_access``: who owns objects, what may be public.
+``configs``: CORS, lifecycle, encryption, and what is not offered.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from keelstore.common.middleware.s3api.resources import (
     acls,
     bucket,
     complete,
+    configs,
     listing,
     multi_delete,
     objects,
@@ -39,5 +41,6 @@ def router() -> Router:
         acls,
         ownership,
         public_access,
+        configs,
     )
     return Router(route for module in modules for route in module.ROUTES)
