@@ -34,7 +34,7 @@ from keelstore.common.names import HashPath
 from keelstore.common.ring.ring import RingFile
 from keelstore.common.sync_realms import Realms
 from keelstore.common.timestamp import Timestamp, decode_timestamps
-from keelstore.common.work import Risk, Workers, WorkQueue, for_each
+from keelstore.common.work import Risk, Workers, WorkQueue, back_off_s, for_each
 from keelstore.container import sync_to
 from keelstore.container.broker import ContainerBroker, ContainerInfo
 from keelstore.container.options import SyncDaemonOptions
@@ -44,6 +44,7 @@ LINKS: Final = "sync_containers"
 BATCH: Final = 100  # rows that are read at once
 MAX_TOLD: Final = 20_000  # containers of which it is remembered when they were synced last
 HINT_DELAY_S: Final = 1.5  # longer than hints of the same change are held back (events.SAME_S)
+FIRST_AGAIN_S: Final = 5.0  # from the first failure of a row to the next try
 LEAST_BETWEEN_S: Final = 4.0  # two runs for a container that changes all the time
 VERSIONS: Final = "X-Container-Sysmeta-Versions-Enabled"
 VERSIONS_LINK: Final = "X-Object-Sysmeta-Versions-Symlink"
@@ -94,6 +95,7 @@ class ContainerSyncer(Daemon):
         self.workers = Workers(self.queue, self._on_due, 1, self.log, world.clock)
         self._synced: OrderedDict[str, float] = OrderedDict()
         self._busy: set[str] = set()
+        self._waits: dict[str, tuple[int, float]] = {}  # containers: (times that rows did not arrive, send them again at)
         self._is_forever = False
         self.counts = dict.fromkeys(("syncs", "puts", "deletes", "skips", "failures"), 0)
         self._reported = dict(self.counts)
@@ -220,12 +222,24 @@ class ContainerSyncer(Daemon):
         """Both passes, until the time for a container is over. False: something did not arrive. Raises StorageError."""
         deadline = self.world.clock() + self.options.container_time
         try:
-            is_well = self._again(broker, work, deadline)
+            is_well = self._again_unless_it_waits(broker, work, deadline)
             return self._first(broker, work, deadline) and is_well
         except RemoteDown as error:
             self._count("failures")
             self.log.error("/%s/%s cannot be synced: %s", work.info.account, work.info.container, error)
             return False
+
+    def _again_unless_it_waits(self, broker: ContainerBroker, work: _Work, deadline: float) -> bool:
+        """As ``_again``; but not at every change while some row never arrives, as all behind it are asked for each time."""
+        now, path = self.world.clock(), broker.directory
+        times, not_before = self._waits.pop(path, (0, 0.0))
+        if self._is_forever and now < not_before:
+            self._waits[path] = times, not_before
+            return True
+        is_well = self._again(broker, work, deadline)
+        if not is_well and len(self._waits) < MAX_TOLD:
+            self._waits[path] = times + 1, now + back_off_s(times + 1, FIRST_AGAIN_S, max(FIRST_AGAIN_S, self.interval_s))
+        return is_well
 
     def _again(self, broker: ContainerBroker, work: _Work, deadline: float) -> bool:
         """All rows between the points. Raises RemoteDown, StorageError."""

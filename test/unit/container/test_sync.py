@@ -163,6 +163,29 @@ def test_a_row_that_does_not_arrive_is_sent_again_by_all(setup: Setup) -> None:
     assert all(point1 == point2 for point1, point2 in points(setup))
 
 
+def test_rows_behind_one_that_never_arrives_are_not_asked_for_with_every_change(setup: Setup) -> None:
+    for name in ("bad", "good"):
+        setup.write("PUT", name, b"x")
+    setup.other.refuses = lambda method, name: 503 if name == "bad" else None
+    setup.run(2)
+    syncer = setup.syncer(0)
+    syncer._is_forever = True
+    jobs = list(syncer.plan(ALL)) or list((syncer := setup.syncer(1)).plan(ALL))
+    syncer._is_forever = True
+    for expected in (2, 0, 0):
+        setup.other.seen.clear()
+        asked = []
+        setup.other.refuses = lambda method, name, asked=asked: (asked.append(name), 503 if name == "bad" else None)[1]  # type: ignore[misc]
+        for job in jobs[:1]:
+            syncer.carry_out(job)
+        assert len(asked) == expected
+    setup.daemons.clock.ahead_s = 6
+    setup.other.refuses = lambda method, name: None
+    for job in jobs[:1]:
+        assert syncer.carry_out(job)
+    assert setup.names() == ["bad", "good"]
+
+
 def test_a_cluster_that_is_down_is_asked_once_for_a_container(setup: Setup) -> None:
     for number in range(6):
         setup.write("PUT", f"o{number}", b"x")
