@@ -43,7 +43,7 @@ class S3Api:
         self.index = BucketIndex(app) if options.s3_acl and options.bucket_index else None
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        if environ["REQUEST_METHOD"] == "OPTIONS" and "HTTP_ORIGIN" in environ and (kind := self._preflight_kind(environ)):
+        if environ["REQUEST_METHOD"] == "OPTIONS" and (kind := self._preflight_kind(environ)):
             return self._answer(environ, start_response, self._serve(environ, kind))
         kind = authentication.kind_of(environ)
         if not kind:
@@ -57,7 +57,7 @@ class S3Api:
 
     def _preflight_kind(self, environ: Environ) -> str:
         """'' for a preflight of Swift's."""
-        bucket = bucket_of({**environ, "REQUEST_METHOD": environ.get("HTTP_ACCESS_CONTROL_REQUEST_METHOD", "")}, self.options)
+        bucket = bucket_of({**environ, "REQUEST_METHOD": "GET"}, self.options)
         if bucket is None or self.index is None or self.index.account_of(environ, bucket) is None:
             return ""
         return ANONYMOUS_KIND
