@@ -15,11 +15,11 @@ from keelstore.common.middleware.s3api.errors import S3Error
 MAX_GRANTS: Final = 100
 MAX_ENCODED: Final = 7168  # bytes of what is kept, which is one header
 GRANT_HEADERS: Final = {
-    "X-Amz-Grant-Full-Control": "FULL_CONTROL",
     "X-Amz-Grant-Read": "READ",
     "X-Amz-Grant-Read-Acp": "READ_ACP",
     "X-Amz-Grant-Write": "WRITE",
     "X-Amz-Grant-Write-Acp": "WRITE_ACP",
+    "X-Amz-Grant-Full-Control": "FULL_CONTROL",
 }
 _GRANTEE = re.compile(r'\s*([A-Za-z]+)\s*=\s*(?:"([^"]*)"|([^",\s]+))\s*(?:,|\Z)')
 
@@ -100,7 +100,7 @@ def _no_mail(address: str) -> S3Error:
 def write(found: Acl) -> bytes:
     owner = found.owner or ""
     writer = xml.Writer("AccessControlPolicy").owner(owner).open("AccessControlList")
-    for grant in found.grants:
+    for grant in sorted(found.grants, key=lambda grant: grant.grantee not in GROUP_URIS):  # groups first, as others do
         uri = GROUP_URIS.get(grant.grantee)
         kind = "Group" if uri else "CanonicalUser"
         writer.open("Grant").open("Grantee", f' xmlns:xsi="{xml.XSI}" xsi:type="{kind}"')

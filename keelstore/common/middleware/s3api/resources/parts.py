@@ -7,17 +7,19 @@ from typing import Final
 
 from keelstore.common.headers import Headers
 from keelstore.common.http import Response
-from keelstore.common.middleware.s3api import acl, checksums
-from keelstore.common.middleware.s3api.copy_source import open_source
+from keelstore.common.middleware.s3api import acl, checksums, kept_alive
+from keelstore.common.middleware.s3api.copy_source import MAX_COPY_BYTES, open_source
+from keelstore.common.middleware.s3api.copying import copy_data
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.outcome import check
 from keelstore.common.middleware.s3api.request import S3Request
-from keelstore.common.middleware.s3api.resources.copies import NOT_COPIED, copy_answer
+from keelstore.common.middleware.s3api.resources.copies import LONG_BYTES, NOT_COPIED, copy_answer
 from keelstore.common.middleware.s3api.resources.listing import encoder
 from keelstore.common.middleware.s3api.routing import OBJECT, Route
 from keelstore.common.middleware.s3api.stored_checksum import keep_checksum
 from keelstore.common.middleware.s3api.times import s3_time
-from keelstore.common.middleware.s3api.upload import Upload, find, parts
+from keelstore.common.middleware.s3api.upload import CHECKSUM, Upload, find, parts
+from keelstore.common.middleware.s3api.upload_owner import owners_of
 from keelstore.common.middleware.s3api.xml import Writer
 
 MAX_PART_BYTES: Final = 5 << 30
@@ -82,9 +84,10 @@ def _copy_part(request: S3Request, upload: Upload, number: int) -> Response:
         "X-Copy-From": request.listing_path(source.bucket, source.key),
         "X-Copy-From-Account": source.account,
         "X-Fresh-Metadata": "True",
+        CHECKSUM: "",
         **NOT_COPIED,
     }
-    wanted = request.header("X-Amz-Copy-Source-Range")
+    wanted, length = request.header("X-Amz-Copy-Source-Range"), source.size
     if wanted:
         found = _RANGE.match(wanted)
         if found is None or int(found[1]) > int(found[2]):
@@ -102,11 +105,32 @@ def _copy_part(request: S3Request, upload: Upload, number: int) -> Response:
                 ArgumentName="x-amz-copy-source-range",
                 ArgumentValue=wanted,
             )
-        headers["Range"] = wanted
-    query = {"version-id": source.version} if source.version is not None else {}
-    response = check(request, request.swift("PUT", request.segments, upload.part(number), headers=headers, query=query))
-    response.drain()
-    return copy_answer(response, source, "CopyPartResult")
+        headers["Range"], length = wanted, int(found[2]) - int(found[1]) + 1
+    name, _ = upload.checksum_kind
+    if length > MAX_COPY_BYTES:
+        raise S3Error(
+            "InvalidRequest",
+            f"The specified copy source is larger than the maximum allowable size for a copy source: {MAX_COPY_BYTES}",
+        )
+
+    def copy() -> Response:
+        if name:
+            algorithm = checksums.ALGORITHMS[name]
+            response, value = copy_data(
+                request, source, request.segments, upload.part(number), {}, algorithm, wanted or None
+            )
+            response.drain()
+            return copy_answer(response, source, "CopyPartResult", (algorithm, value, checksums.FULL_OBJECT))
+        query = {"version-id": source.version} if source.version is not None else {}
+        response = check(
+            request, request.swift("PUT", request.segments, upload.part(number), headers=headers, query=query)
+        )
+        response.drain()
+        return copy_answer(response, source, "CopyPartResult")
+
+    if length < LONG_BYTES:
+        return copy()
+    return kept_alive.respond(copy, request.target.resource, request.trans_id)
 
 
 def list_parts(request: S3Request) -> Response:
@@ -122,7 +146,8 @@ def list_parts(request: S3Request) -> Response:
         .leaf("Key", coded(request.key))
         .leaf("UploadId", upload.upload_id)
     )
-    writer.owner(request.user, "Initiator").owner(request.user).leaf("StorageClass", "STANDARD").leaf(
+    owner, initiator = owners_of(request, request.bucket_info(), upload.headers)
+    writer.owner(initiator, "Initiator").owner(owner).leaf("StorageClass", "STANDARD").leaf(
         "PartNumberMarker", marker
     )
     writer.leaf("NextPartNumberMarker", shown[-1].number if shown else 0).leaf("MaxParts", limit)

@@ -14,9 +14,12 @@ from keelstore.common.middleware.s3api.new_acl import acl_for_object, swift_acl_
 from keelstore.common.middleware.s3api.outcome import check
 from keelstore.common.middleware.s3api.request import OBJECT_SYSMETA, S3Request
 from keelstore.common.middleware.s3api.resources.listing import encoder
+from keelstore.common.middleware.s3api.resources.object_lock import sent_lock
+from keelstore.common.middleware.s3api.resources.tagging import OBJECT_TAGS, sent_tags
 from keelstore.common.middleware.s3api.routing import BUCKET, OBJECT, Route
 from keelstore.common.middleware.s3api.times import s3_time
 from keelstore.common.middleware.s3api.upload import CHECKSUM_KIND, MARKER_TYPE, listing, new_id
+from keelstore.common.middleware.s3api.upload_owner import initiator_headers, owners_of_all
 from keelstore.common.middleware.s3api.xml import Writer
 
 
@@ -32,9 +35,13 @@ def create(request: S3Request) -> Response:
     if algorithm:
         headers[CHECKSUM_KIND] = f"{algorithm};{kind}"
     if request.options.s3_acl:
-        headers[OBJECT_SYSMETA + "Tmpacl"] = acl_for_object(request, info).encode()
+        headers |= initiator_headers(request, acl_for_object(request, info))
     else:
         swift_acl_headers(request)
+    headers |= sent_lock(request)
+    tags = sent_tags(request)
+    if tags:
+        headers[OBJECT_TAGS] = tags
     upload_id = new_id()
     for attempt in range(2):
         response = request.swift("PUT", request.segments, f"{request.key}/{upload_id}", headers=headers)
@@ -118,10 +125,12 @@ def list_uploads(request: S3Request) -> Response:
     writer.leaf("MaxUploads", limit).leaf("EncodingType", query.get("encoding-type") or None).leaf(
         "IsTruncated", truncated
     )
+    owners = owners_of_all(request, request.bucket_info(), (entry["name"] for _, upload_id, entry in found if upload_id))
     for key, upload_id, entry in found:
         if upload_id:
+            owner, initiator = owners[entry["name"]]
             writer.open("Upload").leaf("Key", coded(key)).leaf("UploadId", upload_id)
-            writer.owner(request.user, "Initiator").owner(request.user).leaf("StorageClass", "STANDARD")
+            writer.owner(initiator, "Initiator").owner(owner).leaf("StorageClass", "STANDARD")
             writer.leaf("Initiated", s3_time(entry["last_modified"])).close()
     for key, upload_id, _ in found:
         if not upload_id:
