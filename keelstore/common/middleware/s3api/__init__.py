@@ -111,7 +111,7 @@ class S3Api:
             f"s3:err:{found.code}{'.' + found.reason if found.reason else ''}"
         )
         response = found.response(resource, trans_id)
-        if request is not None:
+        if request is not None and request.method != "OPTIONS":
             cors.add_headers(request, response)
         return response
 

@@ -50,6 +50,7 @@ class Signed:
     names: tuple[str, ...] = ()  # signed headers, lower case
     canonical_request: str = ""
     payload_hash: str = sign.UNSIGNED_PAYLOAD
+    also_signed: bytes = b""  # another text that a right signature of version 2 may be of
     signing_key: bytes | None = field(default=None, repr=False)
     _known: dict[str, bool] = field(default_factory=dict, repr=False)
 
@@ -66,7 +67,8 @@ class Signed:
                 known = sign.same(sign.signature(key, self.string_to_sign), self.signature)
                 self.signing_key = key if known else None
             else:
-                known = sign.same(sign.signature_v2(secret, self.string_to_sign), self.signature)
+                texts = (self.string_to_sign, self.also_signed) if self.also_signed else (self.string_to_sign,)
+                known = any([sign.same(sign.signature_v2(secret, text), self.signature) for text in texts])
             self._known = {secret: known}
         return known
 
@@ -320,17 +322,17 @@ def _read_v2(
         for key, value in environ.items()
         if key.startswith("HTTP_X_AMZ_")
     ]
-    text = sign.string_to_sign_v2(
-        environ["REQUEST_METHOD"],
-        _raw_path(environ),
-        bucket_of_host,
-        pairs,
-        date,
-        get("HTTP_CONTENT_MD5", ""),
-        get("CONTENT_TYPE", ""),
-        amz,
-    )
-    return Signed(kind, access_key, claimed, text)
+    path = _raw_path(environ)
+
+    def text_of(path: str) -> bytes:
+        content_type = get("CONTENT_TYPE", "")
+        return sign.string_to_sign_v2(
+            environ["REQUEST_METHOD"], path, bucket_of_host, pairs, date, get("HTTP_CONTENT_MD5", ""), content_type, amz
+        )
+
+    # Newer clients sign a slash after a bucket that they do not send.
+    also = text_of(path + "/") if not bucket_of_host and path.count("/") == 1 and len(path) > 1 else b""
+    return Signed(kind, access_key, claimed, text_of(path), also_signed=also)
 
 
 # -- times -------------------------------------------------------------------------------------------------------------
