@@ -68,7 +68,7 @@ class Signed:
                 self.signing_key = key if known else None
             else:
                 texts = (self.string_to_sign, self.also_signed) if self.also_signed else (self.string_to_sign,)
-                known = any([sign.same(sign.signature_v2(secret, text), self.signature) for text in texts])
+                known = any(sign.same(sign.signature_v2(secret, text), self.signature) for text in texts)
             self._known = {secret: known}
         return known
 
