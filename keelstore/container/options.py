@@ -89,8 +89,8 @@ class ContainerReplicatorOptions(DatabaseReplicatorOptions):
 
     rsync_module: str = option(
         "{replication_ip}::container", "rsync module of a node that has Swift's servers, for whole files; ours need none. "
-                                       "May hold {ip}, {port}, {replication_ip}, {replication_port}, {region}, {zone}, {device} "
-                                       "and {meta}.")
+                                       "May hold {ip}, {port}, {replication_ip}, {replication_port}, {region}, {zone}, "
+                                       "{device} and {meta}.")
 
 
 @dataclass(frozen=True)
