@@ -2,11 +2,13 @@
 
 What does not hold is raised before the last octets are handed on, so nothing that was refused is ever stored. The
 error that travels through the servers to the right is a RequestError; ``failure`` is the one the client is told.
+``at_end`` is for what has to be decided as late as can be: a write that depends on what is there.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from keelstore.common.errors import RequestError
@@ -40,6 +42,7 @@ class ProvenBody(FileLike):
         "_sha256",
         "_source",
         "_wanted_sha256",
+        "at_end",
         "expected",
         "failure",
         "length",
@@ -61,6 +64,7 @@ class ProvenBody(FileLike):
         self._running: dict[Algorithm, Running] = {algorithm: algorithm.start() for algorithm in self.expected}
         self.received = 0
         self.failure: S3Error | None = None
+        self.at_end: Callable[[], None] | None = None  # called once, when all is proven; may raise S3Error
         if length == 0:
             self._left = None  # one read that finds the end, and proves
 
@@ -106,6 +110,12 @@ class ProvenBody(FileLike):
                 self.refuse(
                     S3Error("BadDigest", f"The {algorithm.name} you specified did not match the calculated checksum.")
                 )
+        at_end, self.at_end = self.at_end, None
+        if at_end is not None:
+            try:
+                at_end()
+            except S3Error as error:
+                self.refuse(error)
 
     def value(self, algorithm: Algorithm) -> str:
         """The checksum of what was read."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping
 
+from keelstore.common.headers import Headers
 from keelstore.common.middleware.s3api.body import ProvenBody
-from keelstore.common.middleware.s3api.checksums import FULL_OBJECT
+from keelstore.common.middleware.s3api.checksums import ALGORITHMS, FULL_OBJECT, Algorithm
 from keelstore.common.middleware.s3api.upload import CHECKSUM
 
 
@@ -24,3 +25,11 @@ def keep_checksum(
         footers[CHECKSUM] = f"{algorithm.name}={body.value(algorithm)};type={FULL_OBJECT}"
 
     return add
+
+
+def stored_checksum(headers: Headers) -> tuple[Algorithm, str, str] | None:
+    """Algorithm, base64 and type of what an object has kept; None when it has no checksum."""
+    text, _, kind = headers.get(CHECKSUM, "").partition(";type=")
+    name, _, value = text.partition("=")
+    algorithm = ALGORITHMS.get(name)
+    return None if algorithm is None or not value else (algorithm, value, kind or FULL_OBJECT)

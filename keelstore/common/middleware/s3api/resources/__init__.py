@@ -2,7 +2,8 @@
 
 ``service``: ListBuckets. ``bucket``: create, head, delete, location. ``listing``: ListObjects. ``objects``: put, get,
 head, delete. ``copies``: CopyObject. ``uploads``, ``parts``, ``complete``: uploads in parts.
-``versioning``: the configuration, ListObjectVersions. ``multi_delete``: DeleteObjects. ``acls``: ACLs of buckets and objects.
+``versioning``: the configuration, ListObjectVersions. ``multi_delete``: DeleteObjects. ``tagging``, ``object_lock``,
+``attributes``: what is said of an object besides. ``acls``: ACLs of buckets and objects.
 ``ownership``, ``public_access``: who owns objects, what may be public.
 ``configs``: CORS, lifecycle, encryption, and what is not offered.
 """
@@ -11,16 +12,19 @@ from __future__ import annotations
 
 from keelstore.common.middleware.s3api.resources import (
     acls,
+    attributes,
     bucket,
     complete,
     configs,
     listing,
     multi_delete,
+    object_lock,
     objects,
     ownership,
     parts,
     public_access,
     service,
+    tagging,
     uploads,
     versioning,
 )
@@ -38,6 +42,9 @@ def router() -> Router:
         complete,
         versioning,
         multi_delete,
+        tagging,
+        object_lock,
+        attributes,
         acls,
         ownership,
         public_access,

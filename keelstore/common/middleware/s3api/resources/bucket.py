@@ -13,6 +13,7 @@ from keelstore.common.middleware.s3api.outcome import check
 from keelstore.common.middleware.s3api.ownership import ALL as OWNERSHIPS
 from keelstore.common.middleware.s3api.ownership import ENFORCED, WRITER
 from keelstore.common.middleware.s3api.request import CONTAINER_SYSMETA, S3Request
+from keelstore.common.middleware.s3api.resources.object_lock import new_bucket_headers
 from keelstore.common.middleware.s3api.routing import ANYONE, BUCKET, OWNER, Route
 from keelstore.common.middleware.s3api.target import is_bucket_name
 
@@ -37,6 +38,7 @@ def create(request: S3Request) -> Response:
     index = request.index
     if index is not None and not index.claim(request.environ, bucket, account):
         raise S3Error("BucketAlreadyExists", BucketName=bucket)
+    headers |= new_bucket_headers(request)
     response = check(request, request.swift("PUT", bucket, headers=headers, account=account))
     response.drain()
     if response.status == 202:

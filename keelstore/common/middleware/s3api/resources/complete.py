@@ -12,11 +12,13 @@ from typing import Final
 from keelstore.common import concurrency
 from keelstore.common.headers import Headers
 from keelstore.common.http import Response
-from keelstore.common.middleware.s3api import acl, checksums, kept_alive, xml
+from keelstore.common.middleware.s3api import acl, checksums, kept_alive, locks, xml
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.etags import bare
+from keelstore.common.middleware.s3api.guard import guarded
 from keelstore.common.middleware.s3api.outcome import check, error_of
 from keelstore.common.middleware.s3api.request import OBJECT_SYSMETA, S3Request
+from keelstore.common.middleware.s3api.resources.tagging import OBJECT_TAGS
 from keelstore.common.middleware.s3api.routing import OBJECT, Route
 from keelstore.common.middleware.s3api.upload import CHECKSUM, Part, Upload, find, parts, upload_id_of
 
@@ -90,15 +92,18 @@ def _complete(request: S3Request, upload_id: str, wishes: Sequence[Wish]) -> Res
     headers = _headers(request, upload, etag)
     if checksum:
         headers[CHECKSUM] = f"{checksum};type={kind}"
-    for name in ("If-None-Match", "If-Match"):
-        if request.header(name):
-            headers[name] = request.header(name)
     manifest = json.dumps(
         [{"path": f"/{request.segments}/{upload.part(wish.number)}", "etag": wish.etag} for wish in wishes]
     ).encode()
-    response = request.swift(
-        "PUT", request.bucket, request.key, query={"multipart-manifest": "put"}, headers=headers, body=manifest
-    )
+    with guarded(request) as guard:
+        if guard is not None:
+            guard.decide()
+            headers |= guard.headers()
+        response = request.swift(
+            "PUT", request.bucket, request.key, query={"multipart-manifest": "put"}, headers=headers, body=manifest
+        )
+        if guard is not None:
+            guard.settle(response)
     if response.status == 400:
         text = response.read(1 << 20).decode("utf-8", "replace")
         raise S3Error(
@@ -227,6 +232,10 @@ def _headers(request: S3Request, upload: Upload, etag: str) -> dict[str, str]:
             "Content-Disposition",
             "Expires",
             "Cache-Control",
+            "X-Robots-Tag",
+            OBJECT_TAGS,
+            locks.RETENTION,
+            locks.LEGAL_HOLD,
         ):
             found[name] = value
     has_type = marker.get(OBJECT_SYSMETA + "Has-Content-Type")

@@ -9,11 +9,13 @@ from keelstore.common import concurrency
 from keelstore.common.errors import KeelstoreError
 from keelstore.common.http import Response
 from keelstore.common.middleware.s3api import acl
+from keelstore.common.middleware.s3api.conditions import DeleteConditions
 from keelstore.common.middleware.s3api.deletion import Deleted, delete_object
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.request import S3Request
-from keelstore.common.middleware.s3api.resources.versioning import version_id_of
+from keelstore.common.middleware.s3api.resources.object_lock import bypasses
 from keelstore.common.middleware.s3api.routing import BUCKET, Route
+from keelstore.common.middleware.s3api.versions import version_id_of
 from keelstore.common.middleware.s3api.xml import Writer
 
 MAX_BODY: Final = 10 << 20
@@ -23,6 +25,7 @@ MAX_BODY: Final = 10 << 20
 class Wish:
     key: str
     version: str | None
+    conditions: DeleteConditions | None = None
 
 
 def delete_objects(request: S3Request) -> Response:
@@ -34,11 +37,15 @@ def delete_objects(request: S3Request) -> Response:
         key = element.value("Key")
         if not key:
             raise S3Error("UserKeyMustBeSpecified")
-        wishes.append(Wish(key, element.value("VersionId") or None))
+        conditions = DeleteConditions.made(
+            element.value("ETag"), element.value("Size"), element.value("LastModifiedTime")
+        )
+        wishes.append(Wish(key, element.value("VersionId") or None, conditions))
     if not wishes or len(wishes) > limit:
         raise S3Error("MalformedXML")
     pool = concurrency.Pool(request.options.multi_delete_concurrency)
-    tasks = [(wish, pool.spawn(_one, request, wish)) for wish in wishes]
+    forces = bypasses(request)
+    tasks = [(wish, pool.spawn(_one, request, wish, forces)) for wish in wishes]
     writer = Writer("DeleteResult")
     is_quiet = (document.value("Quiet") or "").strip().lower() == "true"
     for wish, task in tasks:
@@ -54,9 +61,10 @@ def delete_objects(request: S3Request) -> Response:
     return Response(200, body=writer.to_bytes(), content_type="application/xml")
 
 
-def _one(request: S3Request, wish: Wish) -> Deleted | S3Error:
+def _one(request: S3Request, wish: Wish, forces: bool) -> Deleted | S3Error:
     try:
-        return delete_object(request, wish.key, version_id_of(request, wish.version))
+        version = version_id_of(wish.version)
+        return delete_object(request, wish.key, version, conditions=wish.conditions, bypasses=forces)
     except S3Error as error:
         return error
     except KeelstoreError:

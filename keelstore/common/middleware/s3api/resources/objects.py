@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from keelstore.common.headers import Headers
 from keelstore.common.http import Response
 from keelstore.common.middleware.s3api import access, acl
-from keelstore.common.middleware.s3api.checksums import BY_HEADER
+from keelstore.common.middleware.s3api.conditions import DeleteConditions
 from keelstore.common.middleware.s3api.deletion import delete_object
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.etags import bare
-from keelstore.common.middleware.s3api.metadata import DELETED_TYPE, from_client, to_client
+from keelstore.common.middleware.s3api.guard import guarded
+from keelstore.common.middleware.s3api.metadata import from_client, to_client
 from keelstore.common.middleware.s3api.new_acl import object_acl_headers
-from keelstore.common.middleware.s3api.outcome import check, error_of
-from keelstore.common.middleware.s3api.request import ETAG_IS_AT, OBJECT_SYSMETA, S3Request
+from keelstore.common.middleware.s3api.outcome import check
+from keelstore.common.middleware.s3api.reading import not_there
+from keelstore.common.middleware.s3api.request import ETAG_IS_AT, S3Request
 from keelstore.common.middleware.s3api.resources.copies import copy_object
-from keelstore.common.middleware.s3api.resources.versioning import version_id_of
+from keelstore.common.middleware.s3api.resources.object_lock import bypasses, sends_lock, sent_lock, show_lock
+from keelstore.common.middleware.s3api.resources.tagging import OBJECT_TAGS, sent_tags, tag_count
 from keelstore.common.middleware.s3api.routing import OBJECT, Route
-from keelstore.common.middleware.s3api.stored_checksum import keep_checksum
+from keelstore.common.middleware.s3api.stored_checksum import keep_checksum, stored_checksum
+from keelstore.common.middleware.s3api.versions import version_id_of
 
 MAX_PUT_BYTES: Final = 5 << 30
 _OVERRIDES: Final = {
@@ -29,6 +34,7 @@ _OVERRIDES: Final = {
     "response-content-disposition": "Content-Disposition",
     "response-content-encoding": "Content-Encoding",
 }
+_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})\Z")
 _CONDITIONS: Final = ("If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since")
 
 
@@ -43,13 +49,23 @@ def put(request: S3Request) -> Response:
     if md5 is not None:
         headers["ETag"] = md5
     headers |= object_acl_headers(request)
-    if request.header("If-None-Match"):
-        headers["If-None-Match"] = request.header("If-None-Match")
+    headers |= sent_state(request)
     body = request.open_body()
-    footers = keep_checksum(body, headers)
-    response = request.swift(
-        "PUT", request.bucket, request.key, headers=headers, body=body, length=body.length, footers=footers
-    )
+    if md5 is None and not body.expected and sends_lock(request):
+        raise S3Error(
+            "InvalidRequest",
+            "Content-MD5 OR x-amz-checksum- HTTP header is required for Put Object requests with Object Lock parameters",
+        )
+    with guarded(request) as guard:
+        if guard is not None:
+            headers |= guard.headers()
+            guard.watch(body)
+        footers = keep_checksum(body, headers)
+        response = request.swift(
+            "PUT", request.bucket, request.key, headers=headers, body=body, length=body.length, footers=footers
+        )
+        if guard is not None:
+            guard.settle(response)
     if response.status == 404:
         raise S3Error("NoSuchBucket", BucketName=request.bucket)
     check(request, response).drain()
@@ -62,14 +78,28 @@ def put(request: S3Request) -> Response:
     return Response(200, found, body=b"")
 
 
+def sent_state(request: S3Request) -> dict[str, str]:
+    """What a write says of its object besides data and metadata, as headers: tags, retention, legal hold. Raises S3Error."""
+    found, tags = sent_lock(request), sent_tags(request)
+    if tags:
+        found[OBJECT_TAGS] = tags
+    return found
+
+
 def get(request: S3Request) -> Response:
     """GET and HEAD."""
     query: dict[str, str] = {}
-    version = version_id_of(request, request.query.get("versionId"))
-    if version is not None:
-        if "versions-enabled" not in request.bucket_info().sysmeta and version != "null":
-            raise S3Error("NoSuchVersion", Key=request.key, VersionId=version)
-        query["version-id"] = version
+    asked = request.query
+    version = part = None
+    if asked:
+        version = version_id_of(asked.get("versionId"))
+        if version is not None:
+            if "versions-enabled" not in request.bucket_info().sysmeta and version != "null":
+                raise S3Error("NoSuchVersion", Key=request.key, VersionId=version)
+            query["version-id"] = version
+        part = part_of(request)
+        if part is not None:
+            query["part-number"] = str(part)
     headers: dict[str, Any] = {"X-Backend-Etag-Is-At": ETAG_IS_AT}
     for name in _CONDITIONS:
         value = request.header(name)
@@ -95,36 +125,80 @@ def get(request: S3Request) -> Response:
             },
         )
     if response.status not in (200, 206):
-        raise access.hidden(request, _not_there(request, response, version))
-    found = to_client(request, response.headers)
-    if request.header("X-Amz-Checksum-Mode", "").upper() == "ENABLED" and response.status == 200:
-        _add_checksum(found, response.headers.get(OBJECT_SYSMETA + "Checksum", ""))
-    for name, header in _OVERRIDES.items():
-        if name in request.query:
-            if request.signed is None:
-                raise S3Error(
-                    "InvalidRequest", "Request specific response headers cannot be used for anonymous GET requests."
-                )
-            found[header] = request.query[name].replace("\r", " ").replace("\n", " ")
-    return Response(response.status, found, body=response.body, app_iter=response.app_iter)
+        if response.status == 416 and part is not None:
+            response.close()
+            raise S3Error("InvalidPartNumber", PartNumber=part)
+        raise access.hidden(request, not_there(request, response, version))
+    status, found = response.status, to_client(request, response.headers)
+    show_lock(found, response.headers)
+    if count := tag_count(response.headers):
+        found["x-amz-tagging-count"] = str(count)
+    if part is not None:
+        status = _as_part(status, part, found, response)
+    elif status == 200 and request.method == "HEAD" and "Range" in headers:
+        status = _as_range(request, headers["Range"], found)
+    if request.header("X-Amz-Checksum-Mode", "").upper() == "ENABLED" and status == 200:
+        add_checksum(found, response.headers)
+    if asked:
+        for name, header in _OVERRIDES.items():
+            if name in asked:
+                if request.signed is None:
+                    raise S3Error(
+                        "InvalidRequest",
+                        "Request specific response headers cannot be used for anonymous GET requests.",
+                    )
+                found[header] = asked[name].replace("\r", " ").replace("\n", " ")
+    return Response(status, found, body=response.body, app_iter=response.app_iter)
 
 
-def _not_there(request: S3Request, response: Response, version: str | None) -> S3Error:
-    """Of an object that was not read; a delete marker is told from what never was."""
-    if response.status != 404:
-        return error_of(request, response)
-    shown = {}
-    if response.headers.get("Content-Type", "").startswith(DELETED_TYPE) or "X-Object-Version-Id" in response.headers:
-        shown = {"x-amz-delete-marker": "true", "x-amz-version-id": response.headers.get("X-Object-Version-Id", "null")}
-    error = error_of(request, response)
-    if error.code != "NoSuchKey":
-        return error
-    if version is None:
-        return S3Error("NoSuchKey", headers=shown, Key=request.key)
-    if shown:
-        shown["Allow"] = "DELETE"
-        return S3Error("MethodNotAllowed", headers=shown, Method=request.method, ResourceType="DeleteMarker")
-    return S3Error("NoSuchVersion", Key=request.key, VersionId=version)
+def part_of(request: S3Request) -> int | None:
+    """The part of an object that a read is for. Raises S3Error."""
+    text = request.query.get("partNumber")
+    if text is None:
+        return None
+    most = request.options.max_upload_part_num
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most):
+        raise S3Error(
+            "InvalidArgument",
+            f"Part number must be an integer between 1 and {most}, inclusive",
+            ArgumentName="partNumber",
+            ArgumentValue=text,
+        )
+    if request.header("Range"):
+        raise S3Error("InvalidRequest", "Cannot specify both Range header and partNumber query parameter")
+    return int(text)
+
+
+def _as_part(status: int, part: int, found: Headers, response: Response) -> int:
+    """The status of an answer about a part. An object that was not uploaded in parts is one part."""
+    if "X-Parts-Count" in response.headers:
+        return status
+    if part > 1:
+        response.close()
+        raise S3Error("InvalidPartNumber", PartNumber=part)
+    size = int(found.get("Content-Length", "0"))
+    if not size:
+        return 200
+    found["Content-Range"] = f"bytes 0-{size - 1}/{size}"
+    return 206
+
+
+def _as_range(request: S3Request, text: str, found: Headers) -> int:
+    """The status of a HEAD that asks for a range, which Swift answers for the whole. Raises S3Error."""
+    size = int(found.get("Content-Length", "0"))
+    match = _RANGE.match(text)
+    if match is None or not (match[1] or match[2]):
+        return 200
+    if match[1]:
+        first, last = int(match[1]), min(int(match[2]), size - 1) if match[2] else size - 1
+        if match[2] and int(match[2]) < first:
+            return 200
+    else:
+        first, last = max(size - int(match[2]), 0), size - 1
+    if first > last:
+        raise S3Error("InvalidRange", RangeRequested=text, ActualObjectSize=size)
+    found["Content-Range"], found["Content-Length"] = f"bytes {first}-{last}/{size}", str(last - first + 1)
+    return 206
 
 
 def _with_plain(value: str) -> str:
@@ -134,17 +208,19 @@ def _with_plain(value: str) -> str:
     return ", ".join((*tags, *plain))
 
 
-def _add_checksum(found: Headers, stored: str) -> None:
-    value, _, kind = stored.partition(";type=")
-    name, _, value = value.partition("=")
-    if value and f"x-amz-checksum-{name.lower()}" in BY_HEADER:
-        found[f"x-amz-checksum-{name.lower()}"] = value
-        found["x-amz-checksum-type"] = kind or "FULL_OBJECT"
+def add_checksum(found: Headers, headers: Headers) -> None:
+    """Show the checksum that an object has kept."""
+    kept = stored_checksum(headers)
+    if kept is not None:
+        algorithm, value, kind = kept
+        found[algorithm.header], found["x-amz-checksum-type"] = value, kind
 
 
 def delete(request: S3Request) -> Response:
-    version = version_id_of(request, request.query.get("versionId"))
-    deleted = delete_object(request, request.key, version)
+    version = version_id_of(request.query.get("versionId"))
+    deleted = delete_object(
+        request, request.key, version, conditions=DeleteConditions.of(request), bypasses=bypasses(request)
+    )
     found = Headers()
     if deleted.version is not None:
         found["x-amz-version-id"] = deleted.version

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any, Final
 
-from keelstore.common.headers import is_true
 from keelstore.common.http import Response
-from keelstore.common.info import ContainerInfo
-from keelstore.common.middleware.s3api import acl
+from keelstore.common.middleware.s3api import acl, versions
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.etags import listing_etag
 from keelstore.common.middleware.s3api.metadata import DELETED_TYPE
@@ -18,16 +15,10 @@ from keelstore.common.middleware.s3api.request import S3Request
 from keelstore.common.middleware.s3api.resources.listing import encoder
 from keelstore.common.middleware.s3api.routing import BUCKET, OWNER, Route
 from keelstore.common.middleware.s3api.times import s3_time
+from keelstore.common.middleware.s3api.versions import ENABLED, SUSPENDED, status_of
 from keelstore.common.middleware.s3api.xml import Writer
 
 MAX_BODY: Final = 10240
-_VERSION = re.compile(r"\d{10}\.\d{5}(_[0-9a-f]{16})?\Z")
-
-
-def status_of(info: ContainerInfo) -> str:
-    """``Enabled``, ``Suspended`` or nothing."""
-    enabled = info.sysmeta.get("versions-enabled")
-    return "" if enabled is None else "Enabled" if is_true(enabled) else "Suspended"
 
 
 def get_versioning(request: S3Request) -> Response:
@@ -41,9 +32,14 @@ def put_versioning(request: S3Request) -> Response:
     status = document.value("Status")
     if document.value("MfaDelete") == "Enabled":
         raise S3Error("NotImplemented", "MFA delete is not implemented.", Header="MfaDelete")
-    if status not in ("Enabled", "Suspended"):
+    if status not in (ENABLED, SUSPENDED):
         raise S3Error("MalformedXML")
-    set_versioning(request, status == "Enabled")
+    if status == SUSPENDED and "s3api-object-lock" in request.bucket_info().sysmeta:
+        raise S3Error(
+            "InvalidBucketState",
+            "An Object Lock configuration is present on this bucket, so the versioning state cannot be changed.",
+        )
+    set_versioning(request, status == ENABLED)
     return Response(200, body=b"")
 
 
@@ -54,12 +50,8 @@ def set_versioning(request: S3Request, enabled: bool) -> None:
 
 
 def version_id_of(request: S3Request, text: str | None) -> str | None:
-    """The version that a request names, as Swift names it. Raises S3Error for what is no version id."""
-    if text is None:
-        return None
-    if text != "null" and not _VERSION.match(text):
-        raise S3Error("InvalidArgument", "Invalid version id specified", ArgumentName="versionId", ArgumentValue=text)
-    return text
+    """As ``versions.version_id_of``."""
+    return versions.version_id_of(text)
 
 
 def list_versions(request: S3Request) -> Response:

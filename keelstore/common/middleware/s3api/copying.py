@@ -1,0 +1,59 @@
+"""Data that an S3 request copies within the cluster, with a checksum made on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
+from keelstore.common.http import Response
+from keelstore.common.httpinput import FileLike
+from keelstore.common.middleware.s3api.body import ProvenBody
+from keelstore.common.middleware.s3api.checksums import Algorithm
+from keelstore.common.middleware.s3api.copy_source import CopySource
+from keelstore.common.middleware.s3api.outcome import check
+from keelstore.common.middleware.s3api.request import S3Request
+from keelstore.common.middleware.s3api.stored_checksum import keep_checksum
+
+
+class _Stream(FileLike):
+    """The body of a response, read as a file."""
+
+    __slots__ = ("_pieces", "_rest")
+
+    def __init__(self, response: Response):
+        super().__init__()
+        self._pieces: Any = iter(response.app_iter if response.app_iter is not None else (response.body or b"",))
+        self._rest = b""
+
+    def _more(self, size: int) -> bytes:
+        while not self._rest:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return b""
+            self._rest = piece
+        data, self._rest = self._rest[:size], self._rest[size:]
+        return data
+
+
+def copy_data(
+    request: S3Request,
+    source: CopySource,
+    container: str,
+    obj: str,
+    headers: MutableMapping[str, str],
+    algorithm: Algorithm,
+    wanted: str | None = None,
+) -> tuple[Response, str]:
+    """Write what was read of ``source`` (of its range ``wanted``) to an object; gives the answer and the checksum made."""
+    read: Mapping[str, str] = {"Range": wanted} if wanted else {}
+    query = {"version-id": source.version} if source.version is not None else {}
+    response = check(
+        request, request.swift("GET", source.bucket, source.key, account=source.account, headers=read, query=query)
+    )
+    try:
+        body = ProvenBody(_Stream(response), int(response.headers["Content-Length"]), None, {algorithm: None})
+        footers = keep_checksum(body, headers)
+        answer = request.swift("PUT", container, obj, headers=headers, body=body, length=body.length, footers=footers)
+    finally:
+        response.close()
+    return check(request, answer), body.value(algorithm)
