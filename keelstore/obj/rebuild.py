@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import md5
-from typing import Final
+from typing import Any, Final
 
 from keelstore.common import concurrency, fs
 from keelstore.common.codec import Codec, FragmentError, codec_for
@@ -340,16 +340,17 @@ class Rebuilt:
         made = codec.rebuild(pieces.values(), target)
         if target < codec.ndata:
             pieces[target] = made  # with it the segment is, as a rule, a join
-        segment = codec.decode(list(pieces.values()))
-        if len(segment) != size:
-            raise FragmentError(f"a segment of {len(segment)} bytes where {size} were expected")
+        segment = codec.decode_parts(list(pieces.values()))
+        found = sum(map(len, segment))
+        if found != size:
+            raise FragmentError(f"a segment of {found} bytes where {size} were expected")
         self._left -= size
         is_last = not self._left
         self._wait_for_hash()
-        if len(segment) < HASHED_APART or is_last:
-            self._hash.update(segment)
+        if size < HASHED_APART or is_last:
+            _update(self._hash, segment)
         else:
-            self._hashing = concurrency.spawn(on_disk_thread, "digests", self._hash.update, segment)
+            self._hashing = concurrency.spawn(on_disk_thread, "digests", _update, self._hash, segment)
         if is_last and self._hash.hexdigest() != self._gathering.etag:
             if not is_only:
                 raise FragmentError("the MD5 of what was decoded is not the object's ETag")
@@ -386,6 +387,11 @@ class _Damaged(FragmentError):
     def __init__(self, reason: str, indexes: list[int]):
         super().__init__(reason)
         self.indexes = indexes
+
+
+def _update(hasher: Any, parts: list[bytes | memoryview]) -> None:
+    for part in parts:
+        hasher.update(part)
 
 
 def _is_fragment(codec: Codec, piece: bytes, index: int) -> bool:
