@@ -68,10 +68,11 @@ class Job:
 
 
 def job_of(ring: RingView, own: Node, device_path: str, path: str, chance: random.Random | None = None) -> Job | None:
-    """What the database in the hash directory ``path``, on the device ``own``, needs; None when nobody else has a part in it.
+    """What the database in the hash directory ``path``, on the device ``own``, needs; None when it belongs nowhere.
 
     A sync asks the others in the order of the ring, from the device's own place on, so that the primaries do not all
-    begin with the same one; a revert in any order. A database in the directory of a wrong partition is to be moved, to
+    begin with the same one, and nobody when there are none: what is old in it is to be forgotten all the same. A revert
+    goes in any order. A database in the directory of a wrong partition is to be moved, to
     its own device too if that is a primary.
     """
     _, found_in, _, name_hash = path.rsplit("/", 3)
@@ -86,7 +87,7 @@ def job_of(ring: RingView, own: Node, device_path: str, path: str, chance: rando
     else:
         targets = [*primaries[place + 1 :], *primaries[:place]]
         kind = Kind.SYNC
-    if not targets:
+    if not primaries:
         return None
     return Job(kind, own.device, device_path, path, partition, own, tuple(targets), ring.version)
 

@@ -137,7 +137,7 @@ class ContainerReplicator(DatabaseReplicator):
         except (NoDevice, ValueError) as error:
             self.log.error("%s: its misplaced objects cannot be queued: %s", job.path, error)
             return
-        if len(result.done) >= majority_size(len(job.targets)):
+        if not job.targets or len(result.done) >= majority_size(len(job.targets)):
             advance(broker, fed)
         if self._is_forever:
             self._send_queues()

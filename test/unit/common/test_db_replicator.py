@@ -320,6 +320,15 @@ def test_tombstones_go_when_they_are_old(replicas: Replicas, daemons: Daemons) -
     assert "old" not in names and "new" in names and replicas.agree()
 
 
+def test_tombstones_of_a_single_replica_go_too(replicas: Replicas, daemons: Daemons, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = replicas.primaries[0]
+    add(replicas, "old", [one], at=daemons.clock() - 1000, deleted=True)
+    ring = getattr(replicas.cluster.proxy.rings, replicas.kind).current()
+    monkeypatch.setattr(ring, "primaries", lambda part: (one,))
+    run(daemons, replicas.kind, replicas.node_of(one), reclaim_age=500)
+    assert "old" not in [row[0] for row in replicas.state(one)["rows"]]
+
+
 def test_a_tombstone_waits_for_a_primary_that_does_not_know_of_it(replicas: Replicas, daemons: Daemons) -> None:
     one, two, three = replicas.primaries
     now = daemons.clock()

@@ -53,7 +53,9 @@ def test_what_is_in_the_directory_of_a_wrong_partition_moves_even_on_a_primary()
 
 
 def test_a_single_replica_has_nobody_to_tell() -> None:
-    assert job_of(FakeRing(replicas=1), NODES[0], "/srv/node/d0", path()) is None
+    job = job_of(FakeRing(replicas=1), NODES[0], "/srv/node/d0", path())
+    assert job is not None and (job.kind, job.targets) == (Kind.SYNC, ())
+    assert job_of(FakeRing(replicas=0), NODES[0], "/srv/node/d0", path()) is None
 
 
 @pytest.mark.parametrize(("ours", "theirs", "point", "step"), [
