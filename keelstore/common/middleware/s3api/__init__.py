@@ -66,7 +66,7 @@ class S3Api:
         """Nobody's request for a bucket that there is not: another's to the right, else answered as S3 does."""
         path = environ["PATH_INFO"]
         response = call_app(self.app, environ)
-        if response.status not in (401, 403, 404, 405, 412) or environ["PATH_INFO"] != path:
+        if response.status not in (400, 401, 403, 404, 405, 412) or environ["PATH_INFO"] != path:
             return response(environ, start_response)
         response.close()
         makes_bucket = environ["REQUEST_METHOD"] == "PUT" and "/" not in path.strip("/")

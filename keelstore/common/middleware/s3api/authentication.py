@@ -376,7 +376,7 @@ def _check_expiry(text: str, timestamp: str, signed_at: float, now_s: float, opt
     if not re.fullmatch(r"[+-]?\d{1,18}", text):
         raise S3Error(wrong, "X-Amz-Expires should be a number")
     if int(text) < 0:
-        raise S3Error(wrong, "X-Amz-Expires must be non-negative")
+        raise S3Error(wrong, "X-Amz-Expires must be non-negative", status=403)
     if int(text) > MAX_EXPIRES_S:
         raise S3Error(
             wrong,
