@@ -11,6 +11,7 @@ import pytest
 
 from test.support.client import Account
 from test.support.peers import OURS, Peers
+from test.support.stage import CONF, Stage
 
 MAKE = os.environ.get("KEELSTORE_SCENARIO_MAKE", OURS)  # "swift" runs the scenarios on the reference, to test the tests
 
@@ -41,3 +42,21 @@ def account(site: Peers) -> Account:
 
 def remove(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def one_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    stage = Stage(tmp_path_factory.mktemp("stage"), sites=4, devices_per_site=1, node_timeout=3, suppression=0.01, proxy_conf=CONF)
+    try:
+        stage.begin()
+        yield stage
+    finally:
+        stage.end()
+
+
+@pytest.fixture
+def stage(one_stage: Stage) -> Iterator[Stage]:
+    """The cluster whose servers come and go often, all of them up before and after the test."""
+    one_stage.start(0, 1, 2, 3)
+    yield one_stage
+    one_stage.start(0, 1, 2, 3)

@@ -241,8 +241,10 @@ class Peers:
         conf = self.home / f"{name}.conf"
         conf.write_text(text.format(kind=kind, port=port, home=self.home, devices=self.devices, swift_dir=self.swift_dir, log=log,
                                     user=getpass.getuser(), **values))
-        process = Process(self.command(make, kind, conf), self.home / f"{name}.out", {"PYTHONPATH": ""} if make == SWIFT else {})
-        self.running[kind, port] = process.start()
+        self.running[kind, port] = self._launch(make, kind, conf, self.home / f"{name}.out")
+
+    def _launch(self, make: str, kind: str, conf: Path, out: Path) -> Process:
+        return Process(self.command(make, kind, conf), out, {"PYTHONPATH": ""} if make == SWIFT else {}).start()
 
     def start(self, *sites: int, make: str = OURS, kinds: Sequence[str] = KINDS) -> None:
         """Start the storage servers of sites that do not run yet."""

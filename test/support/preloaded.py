@@ -1,0 +1,148 @@
+"""Servers and daemons that start at once: forked from a process that has loaded all of their code.
+
+They are processes of their own, in sessions of their own, as those of ``test.support.processes`` are; only the half second in
+which an interpreter loads the code is spent once. ``python -m test.support.preloaded`` is that process: it reads a line
+of JSON for each process to fork, and answers with its pid.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from test.support.processes import ROOT, Process, accepts
+from test.support.waiting import until
+
+SERVER, DAEMON, INTERNAL = "keelstore.node", "keelstore.node.run_daemon", "test.support.internal_proxy"
+LOADED = ("keelstore.proxy.app", "keelstore.obj.server", "keelstore.container.server", "keelstore.account.server", "keelstore.obj.replicator",
+          "keelstore.obj.updater", "keelstore.obj.expirer", "keelstore.container.replicator", "keelstore.container.reconciler",
+          "keelstore.container.sync", "keelstore.container.updater", "keelstore.account.replicator")
+
+
+class Forked(Process):
+    """A process that was forked."""
+
+    def __init__(self, pid: int, log: Path):
+        super().__init__((), log)
+        self._pid = pid
+
+    @property
+    def pid(self) -> int:
+        return self._pid
+
+    def is_alive(self) -> bool:
+        return os.path.exists(f"/proc/{self.pid}")
+
+    def wait_for(self, host: str, port: int) -> Forked:
+        def ready() -> bool:
+            if not self.is_alive():
+                raise RuntimeError(f"it has ended: {self.output[-2000:]}")
+            return accepts(host, port)
+
+        until(ready, f"it listens on {host}:{port}", every_s=0.01)
+        return self
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+        end = time.monotonic() + 10
+        while self.is_alive() and time.monotonic() < end:
+            select.select([], [], [], 0.01)
+        with suppress(ProcessLookupError):  # what is left of its session
+            os.killpg(self.pid, signal.SIGKILL)
+
+
+class Preloaded:
+    """The process to fork from."""
+
+    def __init__(self, home: Path):
+        self._home = home
+        self._log = open(home / "preloaded.out", "ab")
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+        self._process = subprocess.Popen([sys.executable, "-m", "test.support.preloaded"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                         stderr=self._log, env=env, cwd=ROOT)
+
+    def fork(self, module: str, arguments: Sequence[str], log: Path) -> Forked:
+        """``python -m module arguments``, its output in ``log``."""
+        return Forked(self._ask({"runs": [[module, list(arguments)]], "log": str(log)}), log)
+
+    def run(self, runs: Sequence[tuple[str, Sequence[str]]], log: Path, timeout_s: float = 120) -> None:
+        """One process that carries these out one after the other, to its end. Each must return 0."""
+        forked = Forked(self._ask({"runs": [[module, list(arguments)] for module, arguments in runs], "log": str(log)}), log)
+        end = time.monotonic() + timeout_s
+        while forked.is_alive():
+            assert time.monotonic() < end, f"{runs} take longer than {timeout_s} s: {forked.output[-2000:]}"
+            select.select([], [], [], 0.005)
+        assert forked.output == "", forked.output[-3000:]
+
+    def _ask(self, what: dict[str, Any]) -> int:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(what).encode() + b"\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, (self._home / "preloaded.out").read_text()[-2000:]
+        return int(answer)
+
+    def stop(self) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(10)
+        self._process.stdout.close()
+        self._log.close()
+
+
+def _child(what: dict[str, Any], main_of: dict[str, Any]) -> None:
+    os.setsid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    out = os.open(what["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for number, descriptor in ((0, null), (1, out), (2, out)):
+        os.dup2(descriptor, number)
+    status = 0
+    try:
+        for module, arguments in what["runs"]:
+            found = main_of[module](arguments)
+            if found:
+                print(f"{module} {arguments}: {found}", flush=True)
+                status = found
+    except SystemExit as error:
+        status = int(error.code or 0)
+    except BaseException as error:
+        print(repr(error), flush=True)
+        status = 1
+    os._exit(status)
+
+
+def _serve() -> None:
+    read, write = os.read, os.write  # as they were before eventlet took their names
+    import importlib
+
+    main_of = {name: importlib.import_module(f"{name}.__main__" if name == SERVER else name).main for name in (SERVER, DAEMON, INTERNAL)}
+    for name in LOADED:
+        importlib.import_module(name)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # they are reaped by themselves
+    rest = b""
+    while True:
+        while b"\n" not in rest:
+            data = read(0, 65536)
+            if not data:
+                return
+            rest += data
+        line, _, rest = rest.partition(b"\n")
+        pid = os.fork()
+        if not pid:
+            _child(json.loads(line), main_of)
+        write(1, b"%d\n" % pid)
+
+
+if __name__ == "__main__":
+    _serve()
