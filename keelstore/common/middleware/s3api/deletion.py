@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import time
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from keelstore.common.headers import Headers, is_true
+from keelstore.common.headers import Headers
+from keelstore.common.info import ContainerInfo
 from keelstore.common.middleware.s3api.conditions import DeleteConditions
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.exclusive import exclusive
+from keelstore.common.middleware.s3api.history import (
+    add_null_marker,
+    current_marker,
+    forget_nulls,
+    id_of,
+    large_query,
+    real_version,
+    versions_of,
+)
+from keelstore.common.middleware.s3api.history import is_marker as entry_is_marker
 from keelstore.common.middleware.s3api.locks import is_locked
-from keelstore.common.middleware.s3api.metadata import DELETED_TYPE
 from keelstore.common.middleware.s3api.outcome import check
 from keelstore.common.middleware.s3api.reading import is_marker
-from keelstore.common.middleware.s3api.request import OBJECT_SYSMETA, S3Request
+from keelstore.common.middleware.s3api.request import S3Request
+from keelstore.common.middleware.s3api.versions import ENABLED, NULL, SUSPENDED, status_of
 
 PROTECTED = "Access Denied because object protected by object lock."
 
@@ -41,37 +51,59 @@ def delete_object(
     ``conditions``: what it must be like. ``bypasses``: even where governance keeps it.
     """
     info = request.bucket_info()
-    versioned = "versions-enabled" in info.sysmeta
-    if version is not None and version != "null" and not versioned:
+    status = status_of(info)
+    if version is not None and version != NULL and not status:
         return Deleted(version)
-    alone = nullcontext() if conditions is None else exclusive(request.environ, request.account, request.bucket, key)
+    alone: AbstractContextManager[None] = nullcontext()
+    if conditions is not None or version is not None:  # which version is to be the current one is decided here, too
+        alone = exclusive(request.environ, request.account, request.bucket, key)
     with alone:
-        takes_away = version is not None or not versioned
+        real = real_version(request, key, version)
+        takes_away = version is not None or status != ENABLED
         found = None
         if takes_away or conditions is not None:
-            found = _look(request, key, version, newest=conditions is not None, follow=not takes_away)
+            found = _look(request, key, real, newest=conditions is not None, follow=not takes_away)
         marker = found is not None and is_marker(found)
         if conditions is not None:
-            if found is None and versioned and version is None:
-                found_marker = _current_marker(request, key)
-                conditions.check(found_marker, is_marker=True)
+            if found is None and status and version is None and current_marker(request, key) is not None:
+                conditions.check(Headers({"Content-Length": "0"}), True)
             else:
                 conditions.check(found, marker)
         if found is not None and takes_away and is_locked(found, time.time(), bypasses):
             raise S3Error("AccessDenied", PROTECTED)
-        sent: dict[str, str] = {"symlink": "get", "version-id": version} if version is not None else {}
-        if found is not None and takes_away and is_true(found.get("X-Static-Large-Object", "")):
-            sent["multipart-manifest"] = "delete"
-            if OBJECT_SYSMETA + "Etag" in found:
-                sent["async"] = "on"
-        response = request.swift("DELETE", request.bucket, key, query=sent)
-        check(request, response, 404).drain()
-    if version is not None:
-        if response.headers.get("X-Object-Current-Version-Id") == "null":
+        if version is None and status == SUSPENDED:
+            return _suspended(request, key, found)
+        if real == NULL and found is None:
+            return Deleted(version)  # what is there, if anything, is another version
+        return _delete(request, key, version, real, found, info)
+
+
+def _delete(
+    request: S3Request, key: str, version: str | None, real: str | None, found: Headers | None, info: ContainerInfo
+) -> Deleted:
+    """``real``: what Swift calls the ``version``; ``found``: headers of what goes away, where that was looked at."""
+    sent = large_query(found)
+    if real is not None:
+        sent |= {"symlink": "get", "version-id": real}
+    response = request.swift("DELETE", request.bucket, key, query=sent)
+    check(request, response, 404).drain()
+    if version is None:
+        made = response.headers.get("X-Object-Version-Id")
+        return Deleted(made, made is not None)
+    if real == NULL or response.headers.get("X-Object-Current-Version-Id") == NULL:
+        if status_of(info):
             _restore(request, key)
-        return Deleted(version, marker)
-    made = response.headers.get("X-Object-Version-Id")
-    return Deleted(made, made is not None) if versioned else Deleted()
+    return Deleted(version, found is not None and is_marker(found))
+
+
+def _suspended(request: S3Request, key: str, found: Headers | None) -> Deleted:
+    """Of a bucket whose versioning is suspended: what is ``null`` goes, a marker that is ``null`` comes, all else stays."""
+    forget_nulls(request, key)
+    add_null_marker(request, key, time.time())
+    if found is not None:
+        query = large_query(found) | {"symlink": "get"}
+        check(request, request.swift("DELETE", request.bucket, key, query=query), 404).drain()
+    return Deleted(NULL, True)
 
 
 def _look(request: S3Request, key: str, version: str | None, newest: bool, follow: bool) -> Headers | None:
@@ -93,28 +125,8 @@ def _look(request: S3Request, key: str, version: str | None, newest: bool, follo
     raise S3Error("ServiceUnavailable", reason=str(head.status))
 
 
-def _current_marker(request: S3Request, key: str) -> Headers | None:
-    """Headers as of the delete marker that is the current version of a key; None when there is none."""
-    for entry in _versions(request, key):
-        if entry.get("content_type") == DELETED_TYPE:
-            return Headers({"Content-Length": "0"})
-        return None
-    return None
-
-
-def _versions(request: S3Request, key: str) -> list[dict[str, str]]:
-    """The listed versions of a key, newest first: those of one page."""
-    query = {"versions": "", "prefix": key, "format": "json", "limit": "100"}
-    response = request.swift("GET", request.bucket, query=query)
-    if not response.is_success:
-        response.drain()
-        return []
-    return [entry for entry in json.loads(response.read() or b"[]") if entry.get("name") == key]
-
-
 def _restore(request: S3Request, key: str) -> None:
     """The current version was deleted: the newest that is left becomes current, unless that is a delete marker."""
-    for entry in _versions(request, key):
-        if entry.get("content_type") != DELETED_TYPE:
-            request.swift("PUT", request.bucket, key, query={"version-id": entry["version_id"]}).drain()
-        return
+    newest = next(versions_of(request, key), None)
+    if newest is not None and not entry_is_marker(newest) and id_of(newest) != NULL and not newest.get("is_latest"):
+        request.swift("PUT", request.bucket, key, query={"version-id": id_of(newest)}).drain()

@@ -10,6 +10,7 @@ from keelstore.common.headers import Headers, wire_to_text
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.etags import object_etag
 from keelstore.common.middleware.s3api.request import S3Request
+from keelstore.common.middleware.s3api.versions import shown_version
 
 MAX_USER_METADATA: Final = 8192
 DELETED_TYPE: Final = "application/x-deleted;swift_versions_deleted=1"
@@ -36,7 +37,7 @@ _SHOWN: Final = (
     "X-Robots-Tag",
     "Accept-Ranges",
 )
-_RENAMED: Final = (("X-Object-Version-Id", "x-amz-version-id"), ("X-Parts-Count", "x-amz-mp-parts-count"))
+_RENAMED: Final = (("X-Parts-Count", "x-amz-mp-parts-count"),)
 
 
 def from_client(request: S3Request) -> dict[str, str]:
@@ -102,6 +103,9 @@ def to_client(request: S3Request, headers: Headers) -> Headers:
         value = headers.get(name)
         if value is not None:
             found[shown] = value
+    version = headers.get("X-Object-Version-Id")
+    if version is not None:
+        found["x-amz-version-id"] = shown_version(version, request.bucket_info())
     if headers.get("X-Backend-Content-Type", headers.get("Content-Type")) == DELETED_TYPE:
         found["x-amz-delete-marker"] = "true"
     if "X-Delete-At" in headers:

@@ -174,11 +174,12 @@ class S3Request:
         account: str | None = None,
         as_cluster: bool | None = None,
         footers: Callable[[Any], None] | None = None,
+        extra: Mapping[str, Any] | None = None,
     ) -> Response:
         """A Swift request made of these parts and nothing else. The answer's body is the caller's to read or close.
 
         ``as_cluster``: with the rights of the cluster; else with those of the user. None: the cluster's where S3's own ACLs
-        decide, which then has been done before.
+        decide, which then has been done before. ``extra``: keys of the environ.
         """
         path = f"/v1/{account or self.account}"
         if container is not None:
@@ -201,6 +202,8 @@ class S3Request:
             environ.update(self.identity.rights)
         if footers is not None:
             environ["swift.callback.update_footers"] = footers
+        if extra is not None:
+            environ.update(extra)
         if not self.options.force_swift_request_proxy_log:
             environ["swift.proxy_access_log_made"] = True  # one line a request: the client's
         environ["swift.leave_relative_location"] = True

@@ -13,11 +13,13 @@ from keelstore.common.http import Response
 from keelstore.common.middleware.s3api import access, acl
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.etags import object_etag
+from keelstore.common.middleware.s3api.history import real_version
 from keelstore.common.middleware.s3api.outcome import check
 from keelstore.common.middleware.s3api.reading import headers_of
 from keelstore.common.middleware.s3api.request import S3Request
 from keelstore.common.middleware.s3api.routing import OBJECT, Route
 from keelstore.common.middleware.s3api.stored_checksum import stored_checksum
+from keelstore.common.middleware.s3api.versions import shown_version
 from keelstore.common.middleware.s3api.xml import Writer
 
 NAMES: Final = frozenset(("ETag", "Checksum", "ObjectParts", "StorageClass", "ObjectSize"))
@@ -62,7 +64,7 @@ def get_attributes(request: S3Request) -> Response:
         writer.leaf("ObjectSize", headers.get("Content-Length", "0"))
     found = Headers({"Last-Modified": headers.get("Last-Modified", "")})
     if "X-Object-Version-Id" in headers:
-        found["x-amz-version-id"] = headers["X-Object-Version-Id"]
+        found["x-amz-version-id"] = shown_version(headers["X-Object-Version-Id"], request.bucket_info())
     return Response(200, found, body=writer.to_bytes(), content_type="application/xml")
 
 
@@ -70,7 +72,7 @@ def parts_of(request: S3Request, version: str | None) -> list[ObjectPart]:
     """The parts of an object that was uploaded in parts, or of another large object of Swift's, by its manifest."""
     query = {"multipart-manifest": "get"}
     if version is not None:
-        query["version-id"] = version
+        query["version-id"] = real_version(request, request.key, version) or version
     response = check(request, request.swift("GET", request.bucket, request.key, query=query))
     found = []
     for place, segment in enumerate(json.loads(response.read() or b"[]"), 1):

@@ -16,6 +16,7 @@ from keelstore.common.middleware.s3api import acl, checksums, kept_alive, locks,
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.etags import bare
 from keelstore.common.middleware.s3api.guard import guarded
+from keelstore.common.middleware.s3api.history import written
 from keelstore.common.middleware.s3api.outcome import check, error_of
 from keelstore.common.middleware.s3api.request import OBJECT_SYSMETA, S3Request
 from keelstore.common.middleware.s3api.resources.tagging import OBJECT_TAGS
@@ -262,9 +263,9 @@ def _answer(request: S3Request, etag: str, headers: Headers, checksum: str, kind
     if checksum:
         name, _, value = checksum.partition("=")
         writer.leaf(checksums.ALGORITHMS[name].element, value).leaf("ChecksumType", kind)
-    found = Headers()
-    if "X-Object-Version-Id" in headers:
-        found["x-amz-version-id"] = headers["X-Object-Version-Id"]
+    found, made = Headers(), written(request, headers.get("X-Object-Version-Id"))
+    if made is not None:
+        found["x-amz-version-id"] = made
     return Response(200, found, body=writer.to_bytes(), content_type="application/xml")
 
 

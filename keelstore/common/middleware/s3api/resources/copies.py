@@ -12,6 +12,7 @@ from keelstore.common.middleware.s3api.copy_source import MAX_COPY_BYTES, CopySo
 from keelstore.common.middleware.s3api.copying import copy_data
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.guard import guarded
+from keelstore.common.middleware.s3api.history import written
 from keelstore.common.middleware.s3api.metadata import from_client
 from keelstore.common.middleware.s3api.new_acl import object_acl_headers
 from keelstore.common.middleware.s3api.outcome import check
@@ -100,7 +101,7 @@ def _copy(
         if guard is not None:
             guard.settle(response)
     check(request, response).drain()
-    return copy_answer(response, source, "CopyObjectResult", kept)
+    return copy_answer(request, response, source, "CopyObjectResult", kept)
 
 
 def _is_described(name: str) -> bool:
@@ -123,7 +124,11 @@ def _algorithm(request: S3Request) -> Algorithm | None:
 
 
 def copy_answer(
-    response: Response, source: CopySource, root: str, checksum: tuple[Algorithm, str, str] | None = None
+    request: S3Request,
+    response: Response,
+    source: CopySource,
+    root: str,
+    checksum: tuple[Algorithm, str, str] | None = None,
 ) -> Response:
     """The document of a copy that was made, of an object or of a part."""
     modified = parse_http_date(response.headers.get("Last-Modified")) or 0
@@ -139,8 +144,11 @@ def copy_answer(
     found = Headers()
     if source.copied_version is not None:
         found["x-amz-copy-source-version-id"] = source.copied_version
-    if "X-Object-Version-Id" in response.headers:
-        found["x-amz-version-id"] = response.headers["X-Object-Version-Id"]
+    made = response.headers.get("X-Object-Version-Id")
+    if root == "CopyObjectResult":
+        made = written(request, made)
+    if made is not None:
+        found["x-amz-version-id"] = made
     return Response(200, found, body=writer.to_bytes(), content_type="application/xml")
 
 

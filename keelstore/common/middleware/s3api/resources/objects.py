@@ -13,6 +13,7 @@ from keelstore.common.middleware.s3api.deletion import delete_object
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.etags import bare
 from keelstore.common.middleware.s3api.guard import guarded
+from keelstore.common.middleware.s3api.history import real_version, written
 from keelstore.common.middleware.s3api.metadata import from_client, to_client
 from keelstore.common.middleware.s3api.new_acl import object_acl_headers
 from keelstore.common.middleware.s3api.outcome import check
@@ -70,8 +71,9 @@ def put(request: S3Request) -> Response:
         raise S3Error("NoSuchBucket", BucketName=request.bucket)
     check(request, response).drain()
     found = Headers({"ETag": f'"{response.headers.get("Etag", "").strip(chr(34))}"'})
-    if "X-Object-Version-Id" in response.headers:
-        found["x-amz-version-id"] = response.headers["X-Object-Version-Id"]
+    made = written(request, response.headers.get("X-Object-Version-Id"))
+    if made is not None:
+        found["x-amz-version-id"] = made
     for algorithm, value in body.expected.items():
         found[algorithm.header] = value or body.value(algorithm)
         found["x-amz-checksum-type"] = "FULL_OBJECT"
@@ -96,7 +98,7 @@ def get(request: S3Request) -> Response:
         if version is not None:
             if "versions-enabled" not in request.bucket_info().sysmeta and version != "null":
                 raise S3Error("NoSuchVersion", Key=request.key, VersionId=version)
-            query["version-id"] = version
+            query["version-id"] = real_version(request, request.key, version) or version
         part = part_of(request)
         if part is not None:
             query["part-number"] = str(part)

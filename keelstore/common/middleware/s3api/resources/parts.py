@@ -120,13 +120,13 @@ def _copy_part(request: S3Request, upload: Upload, number: int) -> Response:
                 request, source, request.segments, upload.part(number), {}, algorithm, wanted or None
             )
             response.drain()
-            return copy_answer(response, source, "CopyPartResult", (algorithm, value, checksums.FULL_OBJECT))
+            return copy_answer(request, response, source, "CopyPartResult", (algorithm, value, checksums.FULL_OBJECT))
         query = {"version-id": source.version} if source.version is not None else {}
         response = check(
             request, request.swift("PUT", request.segments, upload.part(number), headers=headers, query=query)
         )
         response.drain()
-        return copy_answer(response, source, "CopyPartResult")
+        return copy_answer(request, response, source, "CopyPartResult")
 
     if length < LONG_BYTES:
         return copy()

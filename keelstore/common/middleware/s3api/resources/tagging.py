@@ -17,6 +17,7 @@ from keelstore.common.middleware.s3api.reading import headers_of
 from keelstore.common.middleware.s3api.request import CONTAINER_SYSMETA, S3Request
 from keelstore.common.middleware.s3api.restate import restate
 from keelstore.common.middleware.s3api.routing import BUCKET, OBJECT, OWNER, Route
+from keelstore.common.middleware.s3api.versions import shown_version
 
 MAX_BODY: Final = 1 << 20
 OBJECT_TAGS: Final = "X-Object-Transient-Sysmeta-S3api-Tags"
@@ -34,16 +35,17 @@ def tag_count(headers: Headers) -> int:
     return text.count("&") + 1 if text else 0
 
 
-def _shown(headers: Headers) -> Headers:
+def _shown(request: S3Request, headers: Headers) -> Headers:
     version = headers.get("X-Object-Version-Id")
-    return Headers({"x-amz-version-id": version} if version is not None else {})
+    shown = {} if version is None else {"x-amz-version-id": shown_version(version, request.bucket_info())}
+    return Headers(shown)
 
 
 def get_object_tags(request: S3Request) -> Response:
     headers, _ = headers_of(request)
     access.check_object(request, headers, acl.READ, "s3:GetObjectTagging")
     return Response(
-        200, _shown(headers), body=tags.to_xml(tags.decode(headers.get(OBJECT_TAGS))), content_type="application/xml"
+        200, _shown(request, headers), body=tags.to_xml(tags.decode(headers.get(OBJECT_TAGS))), content_type="application/xml"
     )
 
 
@@ -51,14 +53,14 @@ def put_object_tags(request: S3Request) -> Response:
     found = tags.of_document(request.read_xml("Tagging", MAX_BODY), tags.MAX_OBJECT_TAGS)
     headers, _ = headers_of(request)
     restate(request, headers, {OBJECT_TAGS: tags.encode(found)})
-    return Response(200, _shown(headers), body=b"")
+    return Response(200, _shown(request, headers), body=b"")
 
 
 def delete_object_tags(request: S3Request) -> Response:
     headers, _ = headers_of(request)
     if OBJECT_TAGS in headers:
         restate(request, headers, {OBJECT_TAGS: ""})
-    return Response(204, _shown(headers))
+    return Response(204, _shown(request, headers))
 
 
 def get_bucket_tags(request: S3Request) -> Response:

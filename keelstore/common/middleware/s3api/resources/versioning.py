@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any, Final
 
 from keelstore.common.http import Response
 from keelstore.common.middleware.s3api import acl, versions
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.etags import listing_etag
+from keelstore.common.middleware.s3api.history import real_version
 from keelstore.common.middleware.s3api.metadata import DELETED_TYPE
 from keelstore.common.middleware.s3api.outcome import check
 from keelstore.common.middleware.s3api.request import S3Request
 from keelstore.common.middleware.s3api.resources.listing import encoder
 from keelstore.common.middleware.s3api.routing import BUCKET, OWNER, Route
 from keelstore.common.middleware.s3api.times import s3_time
-from keelstore.common.middleware.s3api.versions import ENABLED, SUSPENDED, status_of
+from keelstore.common.middleware.s3api.versions import (
+    ENABLED,
+    NULL,
+    SPANS,
+    SUSPENDED,
+    shown_version,
+    spans_after,
+    status_of,
+)
 from keelstore.common.middleware.s3api.xml import Writer
 
 MAX_BODY: Final = 10240
@@ -45,6 +55,9 @@ def put_versioning(request: S3Request) -> Response:
 
 def set_versioning(request: S3Request, enabled: bool) -> None:
     headers = {"X-Versions-Enabled": "true" if enabled else "false"}
+    spans = spans_after(request.bucket_info(), enabled, time.time())
+    if spans:
+        headers[SPANS] = spans
     check(request, request.swift("POST", request.bucket, headers=headers)).drain()
     request.forget()
 
@@ -68,7 +81,10 @@ def list_versions(request: S3Request) -> Response:
             ArgumentValue=id_marker,
         )
     version_id_of(request, id_marker or None)
-    entries, truncated = _page(request, prefix, delimiter, key_marker, id_marker, limit)
+    info = request.bucket_info()
+    entries, truncated = _page(
+        request, prefix, delimiter, key_marker, real_version(request, key_marker, id_marker) or "", limit
+    )
 
     writer = (
         Writer("ListVersionsResult")
@@ -80,7 +96,7 @@ def list_versions(request: S3Request) -> Response:
     if truncated and entries:
         last = entries[-1]
         writer.leaf("NextKeyMarker", coded(last.get("name") or last["subdir"]))
-        writer.leaf("NextVersionIdMarker", last.get("version_id") or "null")
+        writer.leaf("NextVersionIdMarker", shown_version(last.get("version_id") or NULL, info))
     writer.leaf("MaxKeys", limit).leaf("Delimiter", coded(delimiter) if delimiter else None)
     writer.leaf("EncodingType", query.get("encoding-type") or None).leaf("IsTruncated", truncated)
     owner = (request.bucket_acl().owner if request.options.s3_acl else None) or request.user
@@ -89,7 +105,8 @@ def list_versions(request: S3Request) -> Response:
             continue
         is_marker = entry.get("content_type") == DELETED_TYPE
         writer.open("DeleteMarker" if is_marker else "Version").leaf("Key", coded(entry["name"]))
-        writer.leaf("VersionId", entry.get("version_id") or "null").leaf("IsLatest", bool(entry.get("is_latest", True)))
+        writer.leaf("VersionId", shown_version(entry.get("version_id") or NULL, info))
+        writer.leaf("IsLatest", bool(entry.get("is_latest", True)))
         writer.leaf("LastModified", s3_time(entry["last_modified"]))
         if not is_marker:
             writer.leaf("ETag", listing_etag(entry)).leaf("Size", entry["bytes"])
