@@ -11,14 +11,14 @@ from typing import Final, TypeVar
 
 from keelstore.common.headers import Headers
 from keelstore.common.info import ContainerInfo
-from keelstore.common.middleware.s3api import acl
+from keelstore.common.middleware.s3api import acl, policy_access
+from keelstore.common.middleware.s3api.bucket_policy import ALLOW, DENY, NONE
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.ownership import ENFORCED, ownership_of
 from keelstore.common.middleware.s3api.public_access import public_access_of
 from keelstore.common.middleware.s3api.request import S3Request
 from keelstore.common.middleware.s3api.routing import ANYONE, OWNER, Route
 
-ALLOW, DENY, NONE = "allow", "deny", ""  # verdicts of a policy
 _TELL_OF_KEYS: Final = frozenset(("NoSuchKey", "NoSuchVersion", "MethodNotAllowed"))
 Found = TypeVar("Found")
 
@@ -29,10 +29,11 @@ def policy_verdict(
     """What the policy of ``bucket`` says of ``action`` on it, or on ``key`` in it: ALLOW, DENY or NONE.
 
     ``info`` is the bucket's (its system metadata hold the policy). ``headers`` are the object's, where they were read
-    already; for a GET or HEAD of an object the question is asked once, then with them. ``public_access_of(info)`` says
-    whether public policies are restricted.
+    already; for a GET or HEAD of an object the question is asked once, then with them.
     """
-    return NONE
+    return NONE if policy_access.KEPT not in info.sysmeta else policy_access.verdict(
+        request, action, info, bucket, key, headers
+    )
 
 
 def check(request: S3Request, route: Route) -> None:

@@ -26,8 +26,17 @@ INLINE_BYTES: Final = 3072
 CACHED_S: Final = 300
 
 
-def load(request: S3Request, name: str, info: ContainerInfo | None = None) -> bytes | None:
-    """The document ``name`` (in lower case) of the bucket; None when there is none."""
+def load(
+    request: S3Request,
+    name: str,
+    info: ContainerInfo | None = None,
+    bucket: str | None = None,
+    account: str | None = None,
+) -> bytes | None:
+    """The document ``name`` (in lower case) of the bucket; None when there is none.
+
+    ``info``, ``bucket`` and ``account`` where it is not the request's own bucket, or its info is at hand.
+    """
     info = request.bucket_info() if info is None else info
     kept = info.sysmeta.get(f"s3api-{name}")
     if not kept:
@@ -38,7 +47,7 @@ def load(request: S3Request, name: str, info: ContainerInfo | None = None) -> by
             return base64.b64decode(value, validate=True)
         except binascii.Error:
             raise S3Error("InternalError", reason=f"bad_{name}") from None
-    return _load_long(request, name, value)
+    return _load_long(request, name, value, bucket or request.bucket, account or request.account)
 
 
 def store(request: S3Request, name: str, data: bytes) -> None:
@@ -62,34 +71,45 @@ def _set(request: S3Request, name: str, value: str) -> None:
     check(request, request.swift("POST", request.bucket, headers={header: value})).drain()
     request.forget()
     if before.startswith("2:") and before != value:
-        _ask(request, "DELETE", name, before[2:]).drain()
+        _ask(request, "DELETE", _own_path(request, name, before[2:])).drain()
 
 
-def _path(request: S3Request, name: str, digest: str) -> str:
-    return f"/v1/{ACCOUNT}/{CONTAINER}/{request.account}/{request.bucket}/{name}/{digest}"
+def path_of(account: str, bucket: str, name: str, digest: str) -> str:
+    """Where a long document is, without version."""
+    return f"/{ACCOUNT}/{CONTAINER}/{account}/{bucket}/{name}/{digest}"
 
 
-def _ask(request: S3Request, method: str, name: str, digest: str, body: bytes = b"") -> Response:
-    environ = subrequest(request.environ, method, _path(request, name, digest), body=body, source="S3", pre_authed=True)
+def _own_path(request: S3Request, name: str, digest: str) -> str:
+    return path_of(request.account, request.bucket, name, digest)
+
+
+def _ask(request: S3Request, method: str, path: str, body: bytes = b"") -> Response:
+    environ = subrequest(request.environ, method, f"/v1{path}", body=body, source="S3", pre_authed=True)
     return call_app(request.app, environ)
 
 
 def _put_long(request: S3Request, name: str, digest: str, data: bytes) -> None:
-    response = _ask(request, "PUT", name, digest, data)
+    path = _own_path(request, name, digest)
+    response = _ask(request, "PUT", path, data)
     if response.status == 404:
         response.drain()
         made = subrequest(request.environ, "PUT", f"/v1/{ACCOUNT}/{CONTAINER}", source="S3", pre_authed=True)
         call_app(request.app, made).drain()
-        response = _ask(request, "PUT", name, digest, data)
+        response = _ask(request, "PUT", path, data)
     check(request, response).drain()
 
 
-def _load_long(request: S3Request, name: str, digest: str) -> bytes:
-    cache, key = request.environ.get(CACHE), f"s3document/{request.account}/{request.bucket}/{name}/{digest}"
+def _load_long(request: S3Request, name: str, digest: str, bucket: str, account: str) -> bytes:
+    path = path_of(account, bucket, name, digest)
+    cache, key = request.environ.get(CACHE), f"s3document{path}"
     found = cache.get(key) if cache is not None else None
     if isinstance(found, str):
         return base64.b64decode(found)
-    data = check(request, _ask(request, "GET", name, digest)).read(4 << 20)
+    response = _ask(request, "GET", path)
+    if not response.is_success:  # to do without would be to do what it may forbid
+        response.drain()
+        raise S3Error("ServiceUnavailable", reason=f"no_{name}")
+    data = response.read(4 << 20)
     if cache is not None:
         cache.set(key, base64.b64encode(data).decode(), CACHED_S)
     return data

@@ -4,7 +4,7 @@
 head, delete. ``copies``: CopyObject. ``uploads``, ``parts``, ``complete``: uploads in parts.
 ``versioning``: the configuration, ListObjectVersions. ``multi_delete``: DeleteObjects. ``tagging``, ``object_lock``,
 ``attributes``: what is said of an object besides. ``acls``: ACLs of buckets and objects.
-``ownership``, ``public_access``: who owns objects, what may be public.
+``ownership``, ``public_access``, ``policy``: who owns objects, what may be public, who may do what.
 ``configs``: CORS, lifecycle, encryption, and what is not offered.
 """
 
@@ -22,6 +22,7 @@ from keelstore.common.middleware.s3api.resources import (
     objects,
     ownership,
     parts,
+    policy,
     public_access,
     service,
     tagging,
@@ -48,6 +49,7 @@ def router() -> Router:
         acls,
         ownership,
         public_access,
+        policy,
         configs,
     )
     return Router(route for module in modules for route in module.ROUTES)

@@ -8,13 +8,13 @@ from typing import Final
 from keelstore.common import concurrency
 from keelstore.common.errors import KeelstoreError
 from keelstore.common.http import Response
-from keelstore.common.middleware.s3api import acl
+from keelstore.common.middleware.s3api import access, acl, policy_access
 from keelstore.common.middleware.s3api.conditions import DeleteConditions
 from keelstore.common.middleware.s3api.deletion import Deleted, delete_object
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.request import S3Request
 from keelstore.common.middleware.s3api.resources.object_lock import bypasses
-from keelstore.common.middleware.s3api.routing import BUCKET, Route
+from keelstore.common.middleware.s3api.routing import ANYONE, BUCKET, Route
 from keelstore.common.middleware.s3api.versions import version_id_of
 from keelstore.common.middleware.s3api.xml import Writer
 
@@ -29,7 +29,10 @@ class Wish:
 
 
 def delete_objects(request: S3Request) -> Response:
-    request.bucket_info()
+    """A policy may speak of some keys and not of others, so with one the right is asked for key by key."""
+    by_key = request.options.s3_acl and policy_access.KEPT in request.bucket_info().sysmeta
+    if not by_key:
+        _check(request, None, None)
     limit = request.options.max_multi_delete_objects
     document = request.read_xml("Delete", min(2 * limit * 1024, MAX_BODY))
     wishes = []
@@ -45,7 +48,7 @@ def delete_objects(request: S3Request) -> Response:
         raise S3Error("MalformedXML")
     pool = concurrency.Pool(request.options.multi_delete_concurrency)
     forces = bypasses(request)
-    tasks = [(wish, pool.spawn(_one, request, wish, forces)) for wish in wishes]
+    tasks = [(wish, pool.spawn(_one, request, wish, forces, by_key)) for wish in wishes]
     writer = Writer("DeleteResult")
     is_quiet = (document.value("Quiet") or "").strip().lower() == "true"
     for wish, task in tasks:
@@ -61,9 +64,19 @@ def delete_objects(request: S3Request) -> Response:
     return Response(200, body=writer.to_bytes(), content_type="application/xml")
 
 
-def _one(request: S3Request, wish: Wish, forces: bool) -> Deleted | S3Error:
+def _check(request: S3Request, key: str | None, version: str | None) -> None:
+    """Raises S3Error when the sender may not delete."""
+    info = request.bucket_info()
+    if request.options.s3_acl:
+        action = "s3:DeleteObject" if version is None else "s3:DeleteObjectVersion"
+        access.check_bucket(request, action, acl.WRITE, info, request.account, request.bucket, key)
+
+
+def _one(request: S3Request, wish: Wish, forces: bool, by_key: bool) -> Deleted | S3Error:
     try:
         version = version_id_of(wish.version)
+        if by_key:
+            _check(request, wish.key, version)
         return delete_object(request, wish.key, version, conditions=wish.conditions, bypasses=forces)
     except S3Error as error:
         return error
@@ -71,4 +84,4 @@ def _one(request: S3Request, wish: Wish, forces: bool) -> Deleted | S3Error:
         return S3Error("InternalError")
 
 
-ROUTES = (Route(BUCKET, "POST", delete_objects, "s3:DeleteObject", acl.WRITE, sub="delete"),)
+ROUTES = (Route(BUCKET, "POST", delete_objects, "s3:DeleteObject", ANYONE, sub="delete"),)
