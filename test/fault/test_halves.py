@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from test.fault.conftest import remove
-from test.support.client import Account, Answer
+from test.support.client import Answer
 from test.support.stage import Spot, Stage, object_beside
 from test.support.waiting import until
 

@@ -16,11 +16,12 @@ from test.support.peers import STORAGE_CONF, Peers
 from test.support.processes import ROOT, Process
 
 ROLES = {"object-replicator": "object", "object-reconstructor": "object", "object-auditor": "object", "object-updater": "object", "object-expirer": "object", "container-updater": "container", "account-reaper": "account",
-         "container-replicator": "container", "account-replicator": "account", "container-auditor": "container", "account-auditor": "account"}
+         "container-replicator": "container", "container-reconciler": "container", "container-sync": "container", "account-replicator": "account", "container-auditor": "container", "account-auditor": "account"}
 QUICK = {"object-updater": "objects_per_second = 0\n", "container-updater": "containers_per_second = 0\naccount_suppression_time = 0.5\n",
          "object-replicator": "", "object-reconstructor": "", "object-auditor": "files_per_second = 0\nzero_byte_files_per_second = 0\n",
          "object-expirer": "tasks_per_second = 0\nconcurrency = 8\n", "account-reaper": "",
          "container-replicator": "databases_per_second = 500\n", "account-replicator": "databases_per_second = 500\n",
+         "container-reconciler": "", "container-sync": "",
          "container-auditor": "containers_per_second = 0\n", "account-auditor": "accounts_per_second = 0\n"}
 
 

@@ -5,7 +5,6 @@ forked from one that has loaded their code (``test.support.preloaded``).
 
 from __future__ import annotations
 
-import getpass
 import json
 import pickle
 import sqlite3
@@ -63,8 +62,10 @@ INTERNAL_HEADERS = {"X-Backend-Allow-Reserved-Names": "true", "User-Agent": "tes
 class Stage(Peers):
     """See above. Start it with ``begin``; end it with ``end``."""
 
+    preloader: type[Preloaded] = Preloaded
+
     def begin(self) -> None:
-        self.preloaded = Preloaded(self.home)
+        self.preloaded = self.preloader(self.home)
         (self.swift_dir / "container-sync-realms.conf").write_text(
             f"[realm]\nkey = the realm's secret\ncluster_here = http://127.0.0.1:{self.proxies[OURS]}/v1/\n")
         (self.home / "client.conf").write_text(CLIENT.format(swift_dir=self.swift_dir))
