@@ -67,6 +67,8 @@ def delete_object(
         if conditions is not None:
             if found is None and status and version is None and current_marker(request, key) is not None:
                 conditions.check(Headers({"Content-Length": "0"}), True)
+            elif found is None:
+                return Deleted(version)  # no condition fails of what is not there, and nothing is done to it
             else:
                 conditions.check(found, marker)
         if found is not None and takes_away and is_locked(found, time.time(), bypasses):

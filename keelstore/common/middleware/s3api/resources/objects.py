@@ -61,6 +61,7 @@ def put(request: S3Request) -> Response:
         if guard is not None:
             headers |= guard.headers()
             guard.watch(body)
+        body.prove_empty()
         footers = keep_checksum(body, headers)
         response = request.swift(
             "PUT", request.bucket, request.key, headers=headers, body=body, length=body.length, footers=footers

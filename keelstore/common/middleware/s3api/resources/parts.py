@@ -58,6 +58,7 @@ def put_part(request: S3Request) -> Response:
             "InvalidRequest",
             f"Checksum Type mismatch occurred, expected checksum Type: {name.lower()}, actual checksum Type: {actual}",
         )
+    body.prove_empty()
     footers = keep_checksum(body, headers)
     response = check(
         request,
