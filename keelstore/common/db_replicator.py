@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from keelstore.common import concurrency, db_walk, events, fs
+from keelstore.common import between_passes, concurrency, db_walk, events, fs
 from keelstore.common.broker import Broker, DatabaseNotFound
 from keelstore.common.broker_steps import Connection
 from keelstore.common.broker_sync import Receiver
 from keelstore.common.cluster import Cluster
 from keelstore.common.concurrency import on_disk_thread
-from keelstore.common.daemon_frame import SHOW_S, Daemon, Selection, World
+from keelstore.common.daemon_frame import Daemon, Selection, World
 from keelstore.common.db_options import DatabaseReplicatorOptions
 from keelstore.common.db_rules import Job, Kind, in_order, job_of, may_remove
 from keelstore.common.db_sync import Collaborators, DatabaseSync, Outcome, Talk
@@ -46,8 +46,6 @@ FIRST_RETRY_S: Final = 2.0
 LAST_RETRY_S: Final = 300.0
 DOWN_RETRY_S: Final = 1800.0  # when all that failed are down
 AGAIN_S: Final = 0.5  # what was left over is gone on with
-QUIET_REST: Final = 40.0  # times as long as a pass that found all well the replicator rests after it,
-MAX_QUIET_S: Final = 600.0  # but no longer than this
 PATIENCE: Final = 4  # times the reclaim age that a tombstone is kept for a primary that does not answer
 RECLAIM_EVERY_S: Final = 3600.0  # a database is searched for what is to be forgotten
 RECLAIM_AGAIN_S: Final = 120.0  # again, when not everybody knew yet
@@ -393,37 +391,12 @@ class DatabaseReplicator(Daemon):
 
     def run_forever(self) -> None:
         self._is_forever = True
-        tasks = [concurrency.spawn(self.workers.run), concurrency.spawn(self.peers.watch),
-                 concurrency.spawn(self._watch_ring), concurrency.spawn(self._keep_showing)]
-        try:
+        with between_passes.beside(self.workers.run, self.peers.watch, partial(between_passes.keep_showing, self),
+                                   partial(between_passes.watch_rings, self, [self._ring], self.options.ring_check_interval)):
             super().run_forever()
-        finally:
-            for task in tasks:
-                task.kill()
 
     def rest(self, seconds: float) -> None:
-        """A pass that found nothing to do costs the more the more there is; so it is followed by a longer rest."""
-        if self._quiet_s:
-            seconds = max(seconds, min(self._quiet_s * QUIET_REST, MAX_QUIET_S))
-        super().rest(seconds)
-
-    def _keep_showing(self) -> None:
-        shown: dict[str, Any] = {}
-        while True:
-            concurrency.sleep(SHOW_S)
-            figures = self.figures()
-            if figures != shown:
-                shown = figures
-                self.show(force=True)
-
-    def _watch_ring(self) -> None:
-        """A new ring is worth a pass at once."""
-        version = self._ring.current().version
-        while True:
-            concurrency.sleep(self.options.ring_check_interval)
-            if self._ring.current().version != version:
-                version = self._ring.current().version
-                self.wake()
+        super().rest(between_passes.rest_s(seconds, self._quiet_s))
 
     def on_hint(self, kind: str, fields: tuple[str, ...]) -> None:
         """A database changed, or was found to know more than a peer (device path, path of the hash directory)."""

@@ -276,7 +276,8 @@ def build(filters: Sequence[Component], app: Component, config: Configuration, m
 
 def _method(app: Any) -> Any:
     """What to call to call ``app``."""
-    return app.__call__ if isinstance(getattr(type(app), "__call__", None), FunctionType) else app
+    call = getattr(type(app), "__call__", None)  # noqa: B004 (what it is called by, not whether it can be)
+    return app.__call__ if isinstance(call, FunctionType) else app
 
 
 def _built(component: Component, config: Configuration) -> Any:

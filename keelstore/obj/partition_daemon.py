@@ -11,12 +11,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Hashable, Iterator, Mapping
+from functools import partial
 from typing import Any, ClassVar, Final
 
-from keelstore.common import concurrency, events, fs
+from keelstore.common import between_passes, concurrency, events, fs
 from keelstore.common.cluster import Cluster
 from keelstore.common.concurrency import on_disk_thread
-from keelstore.common.daemon_frame import SHOW_S, Daemon, Selection, World
+from keelstore.common.daemon_frame import Daemon, Selection, World
 from keelstore.common.device_walk import Device, own_nodes, partitions, usable_devices
 from keelstore.common.errors import DeviceUnavailable, StorageError
 from keelstore.common.peers import Address, Peers
@@ -33,8 +34,6 @@ HINT_DELAY_S: Final = 0.5  # so that the writes of one burst go out in one sessi
 FIRST_RETRY_S: Final = 2.0
 LAST_RETRY_S: Final = 300.0
 BUSY_RETRY_S: Final = 1.0  # a peer that has no place free, or a partition somebody else works on
-QUIET_REST: Final = 40.0  # times as long as a pass that found all well the daemon rests after it,
-MAX_QUIET_S: Final = 600.0  # but no longer than this
 MAX_REMEMBERED: Final = 100_000  # partitions of which a failure, or a lack of copies, is remembered
 STATS: Final = ("attempted", "failure", "hashmatch", "remove", "rsync", "success", "suffix_count", "suffix_hash",
                 "suffix_sync")
@@ -183,39 +182,13 @@ class PartitionDaemon(Daemon):
 
     def run_forever(self) -> None:
         self._is_forever = True
-        tasks = [concurrency.spawn(self.workers.run), concurrency.spawn(self.peers.watch),
-                 concurrency.spawn(self._watch_rings), concurrency.spawn(self._keep_showing)]
-        try:
+        with between_passes.beside(self.workers.run, self.peers.watch, partial(between_passes.keep_showing, self),
+                                   partial(between_passes.watch_rings, self, list(self._rings.values()),
+                                           self._common.ring_check_interval)):
             super().run_forever()
-        finally:
-            for task in tasks:
-                task.kill()
 
     def rest(self, seconds: float) -> None:
-        """A pass that found nothing to do costs the more the more there is; so it is followed by a longer rest."""
-        if self._quiet_s:
-            seconds = max(seconds, min(self._quiet_s * QUIET_REST, MAX_QUIET_S))
-        super().rest(seconds)
-
-    def _keep_showing(self) -> None:
-        """What happens between passes is seen, too."""
-        shown: dict[str, Any] = {}
-        while True:
-            concurrency.sleep(SHOW_S)
-            figures = self.figures()
-            if figures != shown:
-                shown = figures
-                self.show(force=True)
-
-    def _watch_rings(self) -> None:
-        """A new ring is worth a pass at once."""
-        versions = {index: ring.current().version for index, ring in self._rings.items()}
-        while True:
-            concurrency.sleep(self._common.ring_check_interval)
-            for index, ring in self._rings.items():
-                if ring.current().version != versions[index]:
-                    versions[index] = ring.current().version
-                    self.wake()
+        super().rest(between_passes.rest_s(seconds, self._quiet_s))
 
     def on_hint(self, kind: str, fields: tuple[str, ...]) -> None:
         """A server of this node took what belongs to another device; or a partition of ours may be short of something."""

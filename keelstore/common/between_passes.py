@@ -1,0 +1,56 @@
+"""What a replicator does beside and between its passes: it shows what happens, rests longer in a quiet store, and looks at a
+new ring at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from keelstore.common import concurrency
+from keelstore.common.daemon_frame import SHOW_S, Daemon
+from keelstore.common.ring.ring import RingFile
+
+QUIET_REST: Final = 40.0  # times as long as a pass that found all well a replicator rests after it,
+MAX_QUIET_S: Final = 600.0  # but no longer than this
+
+
+def rest_s(usual_s: float, quiet_s: float) -> float:
+    """How long to rest. ``quiet_s``: what the last pass took if it found all well, else 0. Such a pass costs the more the
+    more there is.
+    """
+    return max(usual_s, min(quiet_s * QUIET_REST, MAX_QUIET_S)) if quiet_s else usual_s
+
+
+@contextmanager
+def beside(*functions: Callable[[], Any]) -> Iterator[None]:
+    """Green threads that run as long as the block does."""
+    tasks = [concurrency.spawn(function) for function in functions]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.kill()
+
+
+def keep_showing(daemon: Daemon) -> None:
+    """What happens between passes is seen, too."""
+    shown: dict[str, Any] = {}
+    while True:
+        concurrency.sleep(SHOW_S)
+        figures = daemon.figures()
+        if figures != shown:
+            shown = figures
+            daemon.show(force=True)
+
+
+def watch_rings(daemon: Daemon, rings: Iterable[RingFile], every_s: float) -> None:
+    """A new ring is worth a pass at once."""
+    known = {ring: ring.current().version for ring in rings}
+    while True:
+        concurrency.sleep(every_s)
+        for ring in known:
+            if ring.current().version != known[ring]:
+                known[ring] = ring.current().version
+                daemon.wake()
