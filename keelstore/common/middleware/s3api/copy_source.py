@@ -72,6 +72,9 @@ def open_source(request: S3Request) -> CopySource:
     """The source that a request names: there, allowed, and as its conditions want it. Raises S3Error."""
     bucket, key, version = parse(request.header("X-Amz-Copy-Source"))
     account = request.account_of(bucket)
+    expected = request.header("X-Amz-Source-Expected-Bucket-Owner")
+    if expected is not None and request.options.s3_acl:
+        access.check_expected(access.stored_bucket_acl(request.bucket_info(bucket, account)).owner, expected)
     headers: dict[str, str] = {"X-Backend-Etag-Is-At": ETAG_IS_AT}
     for name in _CONDITIONS:
         value = request.header(f"X-Amz-Copy-Source-{name}")

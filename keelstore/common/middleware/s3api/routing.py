@@ -56,6 +56,10 @@ class Router:
         for level, sub, method in self._routes:
             self._methods.setdefault((level, sub), set()).add(method)
 
+    def keys(self) -> Iterable[tuple[str, str, str]]:
+        """Level, sub-resource and method of every route."""
+        return self._routes.keys()
+
     def route(self, request: S3Request) -> Route:
         """Raises S3Error when there is none."""
         target = request.target
