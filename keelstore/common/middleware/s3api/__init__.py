@@ -26,6 +26,7 @@ from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.identity import identify
 from keelstore.common.middleware.s3api.index import BucketIndex
 from keelstore.common.middleware.s3api.options import S3ApiOptions
+from keelstore.common.middleware.s3api.post_form import FORM_KIND, is_form, upload
 from keelstore.common.middleware.s3api.request import S3Request
 from keelstore.common.middleware.s3api.resources import router
 from keelstore.common.middleware.s3api.target import Target, bucket_of_host, is_bucket_name, target_of
@@ -46,6 +47,8 @@ class S3Api:
         if environ["REQUEST_METHOD"] == "OPTIONS" and (kind := self._preflight_kind(environ)):
             return self._answer(environ, start_response, self._serve(environ, kind))
         kind = authentication.kind_of(environ)
+        if not kind and is_form(environ) and bucket_of(environ, self.options) is not None:
+            kind = FORM_KIND
         if not kind:
             bucket = bucket_of(environ, self.options) if self.index is not None else None
             if self.index is None or bucket is None:
@@ -94,9 +97,12 @@ class S3Api:
             request = self._read(environ, kind, target)
             if request.method == "OPTIONS":
                 return cors.preflight(request)
-            route = self.router.route(request)
-            access.check(request, route)
-            response = route.handler(request)
+            if kind == FORM_KIND and target.key is None:
+                response = upload(request, self.clock())
+            else:
+                route = self.router.route(request)
+                access.check(request, route)
+                response = route.handler(request)
             cors.add_headers(request, response)
             return response
         except S3Error as error:
@@ -118,7 +124,7 @@ class S3Api:
     def _read(self, environ: Environ, kind: str, target: Target) -> S3Request:
         by_host = bucket_of_host(environ.get("HTTP_HOST", ""), self.options.storage_domain) or ""
         signed = None
-        if kind != ANONYMOUS_KIND:
+        if kind not in (ANONYMOUS_KIND, FORM_KIND):
             signed = authentication.read(environ, kind, self.options, by_host, self.clock())
             environ["swift.access_logging"] = {
                 "user_id": signed.access_key if len(signed.access_key) <= 128 else signed.access_key[:125] + "..."

@@ -8,7 +8,7 @@ from __future__ import annotations
 import calendar
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from email.utils import mktime_tz, parsedate_tz
 from typing import Any, Final
@@ -114,11 +114,42 @@ def read(environ: Environ, kind: str, options: S3ApiOptions, bucket_of_host: str
     if kind.startswith("v4"):
         return _read_v4(environ, kind, options, pairs, now_s)
     if not options.allow_signature_v2:
-        raise S3Error(
-            "InvalidRequest",
-            "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.",
-        )
+        raise _no_v2()
     return _read_v2(environ, kind, options, bucket_of_host, pairs, now_s)
+
+
+def read_form(fields: Mapping[str, str], policy: str, options: S3ApiOptions) -> Signed:
+    """The claim of a form whose ``policy`` is signed. ``fields``: by lower-case name. Raises S3Error."""
+
+    def get(name: str) -> str:
+        value = fields.get(name)
+        if not value:
+            raise S3Error("InvalidArgument", f"Bucket POST must contain a field named '{name}'.", ArgumentName=name)
+        return value
+
+    names, text = tuple(sorted(fields)), policy.encode("utf-8", "surrogateescape")
+    if "x-amz-signature" in fields or "x-amz-credential" in fields:
+        algorithm = get("x-amz-algorithm")
+        if algorithm != sign.ALGORITHM:
+            raise S3Error(
+                "InvalidArgument", f'X-Amz-Algorithm only supports "{sign.ALGORITHM}"', ArgumentName="x-amz-algorithm"
+            )
+        access_key, scope = _credential(get("x-amz-credential"), "InvalidArgument")
+        timestamp = get("x-amz-date")
+        if not re.fullmatch(r"\d{8}T\d{6}Z", timestamp) or timestamp[:8] != scope.date:
+            raise S3Error("InvalidArgument", "The field x-amz-date is not valid.", ArgumentName="x-amz-date")
+        _check_region(scope, options, "InvalidArgument")
+        return Signed("v4-post", access_key, get("x-amz-signature"), text, timestamp, scope, names)
+    if not options.allow_signature_v2:
+        raise _no_v2()
+    return Signed("v2-post", get("awsaccesskeyid"), get("signature"), text, names=names)
+
+
+def _no_v2() -> S3Error:
+    return S3Error(
+        "InvalidRequest",
+        "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.",
+    )
 
 
 # -- version 4 ---------------------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ class S3Request:
         self.index = index  # of bucket names, when there is one
         self.identity: Identity = ANONYMOUS
         self.method: str = environ["REQUEST_METHOD"]
-        self._locate = locate
+        self.locate = locate
         self._request = Request(environ)
         self.body: ProvenBody | None = None
         self._hoists = signed is not None and signed.kind == "v4-query" and "x-amz-" in environ.get("QUERY_STRING", "")
@@ -118,7 +118,7 @@ class S3Request:
     @cached_property
     def account(self) -> str:
         """The account that the bucket is in, or would be. Raises S3Error when there is none to look in."""
-        found = self._locate(self, self.bucket) if self.target.bucket is not None else self.identity.account
+        found = self.locate(self, self.bucket) if self.target.bucket is not None else self.identity.account
         if found is None:
             raise S3Error(
                 "NoSuchBucket" if self.signed else "AccessDenied",
@@ -128,7 +128,7 @@ class S3Request:
 
     def account_of(self, bucket: str) -> str:
         """The account of another bucket, a copy source's for one."""
-        found = self._locate(self, bucket)
+        found = self.locate(self, bucket)
         if found is None:
             raise S3Error("NoSuchBucket", BucketName=bucket)
         return found
@@ -260,12 +260,19 @@ class S3Request:
             raise S3Error(
                 "InvalidRequest", "Expecting a single x-amz-checksum- header. Multiple checksum Types are not allowed."
             )
+        announced = self.header("X-Amz-Sdk-Checksum-Algorithm")
+        if found and announced and checksums.named(announced) not in found:
+            raise S3Error("InvalidRequest", "Value for x-amz-sdk-checksum-algorithm header is invalid.")
         return found
 
-    def open_body(self, compute: tuple[checksums.Algorithm, ...] = ()) -> ProvenBody:
-        """The body, with every proof that the client sent; ``compute`` names checksums to make besides. To be called once."""
+    def open_body(self, compute: tuple[checksums.Algorithm, ...] = (), are_its_own: bool = True) -> ProvenBody:
+        """The body, with every proof that the client sent; ``compute`` names checksums to make besides. To be called once.
+
+        ``are_its_own``: the checksums in the headers are of the body.
+        """
         assert self.body is None
-        expected: dict[checksums.Algorithm, str | None] = {**dict.fromkeys(compute), **self.sent_checksums()}
+        sent = self.sent_checksums() if are_its_own else {}
+        expected: dict[checksums.Algorithm, str | None] = {**dict.fromkeys(compute), **sent}
         payload = (
             self.signed.payload_hash
             if self.signed is not None
@@ -287,12 +294,12 @@ class S3Request:
         self.body = ProvenBody(self.environ["wsgi.input"], self.content_length(), sha256, expected)
         return self.body
 
-    def read_body(self, limit: int, too_large: str = "MalformedXML") -> bytes:
+    def read_body(self, limit: int, too_large: str = "MalformedXML", are_its_own: bool = True) -> bytes:
         """The whole body, proven; an MD5 too. Raises S3Error, also for a chunked body beyond ``limit`` (S45)."""
         md5, length = self.content_md5(), self.content_length()
         if length is not None and length > limit:
             raise S3Error(too_large)
-        body = self.open_body()
+        body = self.open_body(are_its_own=are_its_own)
         try:
             data = body.read(limit + 1)
             if len(data) <= limit:

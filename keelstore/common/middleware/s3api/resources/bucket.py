@@ -142,8 +142,14 @@ def location(request: S3Request) -> Response:
     return Response(200, body=body, content_type="application/xml")
 
 
+def refuse_post(request: S3Request) -> Response:
+    """A POST that is no form of a browser, or a form with a signature elsewhere than in its fields."""
+    raise S3Error("RequestIsNotMultiPartContent")
+
+
 ROUTES = (
     Route(BUCKET, "PUT", create, "s3:CreateBucket", ANYONE),
+    Route(BUCKET, "POST", refuse_post, "s3:PutObject", ANYONE),
     Route(BUCKET, "HEAD", head, "s3:ListBucket", acl.READ),
     Route(BUCKET, "DELETE", delete, "s3:DeleteBucket", OWNER),
     Route(BUCKET, "GET", location, "s3:GetBucketLocation", acl.READ, sub="location"),
