@@ -84,7 +84,7 @@ class Inspector:
             return Finding(place, str(error)) if isinstance(error, _Wrong) else None
         except OSError as error:
             return Finding(place, error=f"cannot be listed: {error}")
-        if found.tombstone is not None and self.clock() - float(found.tombstone.timestamp) > self.reclaim_age_s:
+        if self._has_outlived(found):
             self._invalidate(place)  # who hashes the suffix next removes it
         if found.data is None:
             return None
@@ -106,6 +106,11 @@ class Inspector:
                 opened.close()
                 return Finding(place, f"a fragment without {lacking[0]}")
         return Finding(place, opened=opened, policy=policy if isinstance(policy, ErasureCodingPolicy) else None)
+
+    def _has_outlived(self, found: FileSet) -> bool:
+        """Whether there is a tombstone, or a fragment that nobody committed, whose time is up."""
+        waiting = found.reclaimable if found.tombstone is None else (found.tombstone, *found.reclaimable)
+        return any(self.clock() - float(file.timestamp) > self.reclaim_age_s for file in waiting)
 
     def _resolve(self, place: Place) -> FileSet:
         """Raises _Wrong, FileNotFoundError, OSError."""

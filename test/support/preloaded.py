@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -64,11 +64,13 @@ class Forked(Process):
 class Preloaded:
     """The process to fork from."""
 
+    module = "test.support.preloaded"
+
     def __init__(self, home: Path):
         self._home = home
         self._log = open(home / "preloaded.out", "ab")
         env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
-        self._process = subprocess.Popen([sys.executable, "-m", "test.support.preloaded"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        self._process = subprocess.Popen([sys.executable, "-m", self.module, str(home)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                          stderr=self._log, env=env, cwd=ROOT)
 
     def fork(self, module: str, arguments: Sequence[str], log: Path) -> Forked:
@@ -77,12 +79,15 @@ class Preloaded:
 
     def run(self, runs: Sequence[tuple[str, Sequence[str]]], log: Path, timeout_s: float = 120) -> None:
         """One process that carries these out one after the other, to its end. Each must return 0."""
-        forked = Forked(self._ask({"runs": [[module, list(arguments)] for module, arguments in runs], "log": str(log)}), log)
+        status = log.with_suffix(".status")
+        status.unlink(missing_ok=True)
+        began = log.stat().st_size if log.exists() else 0
+        forked = Forked(self._ask({"runs": [[module, list(arguments)] for module, arguments in runs], "log": str(log), "status": str(status)}), log)
         end = time.monotonic() + timeout_s
         while forked.is_alive():
             assert time.monotonic() < end, f"{runs} take longer than {timeout_s} s: {forked.output[-2000:]}"
             select.select([], [], [], 0.005)
-        assert forked.output == "", forked.output[-3000:]
+        assert status.exists() and status.read_text() == "0", forked.output[began:][-3000:]
 
     def _ask(self, what: dict[str, Any]) -> int:
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -119,16 +124,20 @@ def _child(what: dict[str, Any], main_of: dict[str, Any]) -> None:
     except BaseException as error:
         print(repr(error), flush=True)
         status = 1
+    if "status" in what:
+        Path(what["status"]).write_text(str(status))
     os._exit(status)
 
 
-def _serve() -> None:
+def serve(prepare: Callable[[], None] = lambda: None) -> None:
+    """Fork what is asked for on standard input, to its end. ``prepare`` is called once all code is loaded."""
     read, write = os.read, os.write  # as they were before eventlet took their names
     import importlib
 
     main_of = {name: importlib.import_module(f"{name}.__main__" if name == SERVER else name).main for name in (SERVER, DAEMON, INTERNAL)}
     for name in LOADED:
         importlib.import_module(name)
+    prepare()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # they are reaped by themselves
     rest = b""
     while True:
@@ -145,4 +154,4 @@ def _serve() -> None:
 
 
 if __name__ == "__main__":
-    _serve()
+    serve()

@@ -70,6 +70,9 @@ class Process:
     def output(self) -> str:
         return self.log.read_text(errors="replace")
 
+    def is_alive(self) -> bool:
+        return self.running is not None and self.running.poll() is None
+
     def wait_for(self, host: str, port: int) -> Process:
         """Until it accepts connections there."""
         def ready() -> bool:

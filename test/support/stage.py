@@ -37,11 +37,13 @@ allow_object_versioning = true
 use = egg:swift#symlink
 """
 CONF = PROXY_CONF.replace("listing_formats tempauth copy", "listing_formats container_sync bulk tempauth copy slo dlo versioned_writes symlink") + FILTERS
-INTERNAL_CONF = PROXY_CONF.replace("catch_errors gatekeeper healthcheck proxy-logging cache listing_formats tempauth copy proxy-logging",
-                              "catch_errors healthcheck cache listing_formats copy slo dlo versioned_writes symlink") + FILTERS
+INTERNAL_CONF = PROXY_CONF.replace("account_autocreate = true", "account_autocreate = true\nallow_open_expired = true").replace(
+    "catch_errors gatekeeper healthcheck proxy-logging cache listing_formats tempauth copy proxy-logging",
+    "catch_errors healthcheck cache listing_formats copy slo dlo versioned_writes symlink") + FILTERS
 CLIENT = """\
 [DEFAULT]
 swift_dir = {swift_dir}
+log_file = {home}/client.log
 [pipeline:main]
 pipeline = catch_errors symlink proxy-server
 [app:proxy-server]
@@ -68,7 +70,7 @@ class Stage(Peers):
         self.preloaded = self.preloader(self.home)
         (self.swift_dir / "container-sync-realms.conf").write_text(
             f"[realm]\nkey = the realm's secret\ncluster_here = http://127.0.0.1:{self.proxies[OURS]}/v1/\n")
-        (self.home / "client.conf").write_text(CLIENT.format(swift_dir=self.swift_dir))
+        (self.home / "client.conf").write_text(CLIENT.format(swift_dir=self.swift_dir, home=self.home))
         self.start_proxies(OURS)
         self._start(OURS, "proxy", self.proxies[SWIFT], INTERNAL_CONF, memcached=self.memcached, node_timeout=self.node_timeout, suppression=self.suppression)
         self.start(*range(self.sites))

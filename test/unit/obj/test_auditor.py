@@ -163,6 +163,18 @@ def test_housekeeping(tmp_path: Path) -> None:
     assert box.place("gone").suffix in Path(box.place("gone").partition_path, "hashes.invalid").read_text()
 
 
+def test_a_fragment_that_nobody_committed_is_seen_when_its_time_is_up(tmp_path: Path) -> None:
+    box = AuditBox(tmp_path, reclaim_age=100.0)
+    place = box.place("o", policy=2)
+    box.store.write(place, stamp(0), b"fragment", {"name": place.name, "ETag": "e"}, fragment=3, is_durable=False)
+    invalid = Path(place.partition_path, "hashes.invalid")
+    for age, is_noted in ((99, False), (101, True)):
+        invalid.unlink(missing_ok=True)
+        box.clock.now = float(stamp(0)) + age
+        box.auditor.run_once()
+        assert (invalid.exists() and place.suffix in invalid.read_text()) is is_noted
+
+
 # -- the brake ---------------------------------------------------------------------------------------------------------
 
 
