@@ -50,7 +50,7 @@ def _grant(element: xml.Element) -> Grant:
 def parse_grants(permission: str, text: str) -> list[Grant]:
     """The grants of one header: ``id="..."``, ``uri="..."``, ``emailAddress="..."``, with commas between. Raises S3Error."""
     found: list[Grant] = []
-    place = 0
+    text, place = text.strip(), 0
     while place < len(text):
         match = _GRANTEE.match(text, place)
         if match is None:
