@@ -2,6 +2,10 @@
 
 A tombstone is written even where there is nothing to delete: the object may be on its way. One that would be older
 than what is here is not: it would only take room (CVE-2013-4155).
+
+An expirer deletes what was to go at a time, and its request has that time. This node may be one that missed a newer PUT made
+before that time, to which the time does not apply: so its tombstone is just newer than what it has seen, not as new as the
+request. Else it would win over the newer object everywhere, which was acknowledged.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ def delete(server: ObjectServer, request: Request) -> Response:
     wanted = _if_delete_at(request)
     part_power = next_part_power(request.environ)
     place = server.place(policy, names)
-    existing, delete_at, content_type = ZERO, None, ""
+    existing, seen, delete_at, content_type = ZERO, ZERO, None, ""
     is_found = is_live = False
     try:
         stored = server.store.open(place, open_expired=True)
@@ -39,6 +43,7 @@ def delete(server: ObjectServer, request: Request) -> Response:
         stored.close()
         is_found = True
         existing, delete_at = stored.data_timestamp, stored.delete_at
+        seen = stored.timestamp
         content_type = stored.metadata.get("Content-Type", "")
         is_live = not stored.is_expired(server.clock())
     if wanted is not None:
@@ -49,6 +54,8 @@ def delete(server: ObjectServer, request: Request) -> Response:
         if wanted != (delete_at or 0):
             raise PreconditionFailed("X-If-Delete-At and X-Delete-At do not match")
         is_live = True
+        if seen != ZERO:
+            timestamp = Timestamp(seen, offset=1)
     status = 404
     if is_live:
         status = 409 if existing >= timestamp else 204

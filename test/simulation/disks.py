@@ -363,7 +363,7 @@ def _truncate(target: Any, length: int) -> None:
                 with open(path, "r+b") as file:
                     file.write(before)
 
-        disk.note((path,), undo)
+        disk.note((path,), undo, is_queue=path.endswith(QUEUE))
 
 
 def _setxattr(target: Any, name: str, value: bytes, *args: Any, **kwargs: Any) -> None:

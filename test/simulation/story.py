@@ -63,6 +63,7 @@ class Story:
         self.rounds = 0
         # Some seeds are calm, some have one kind of fault, most have several.
         self.kinds = {kind for kind in FAULTS if self.chance.random() < 0.55}
+        self.object_daemon = "object-replicator" if shape.policy == "copies" else "object-reconstructor"
         others = "object-reconstructor" if shape.policy == "copies" else "object-replicator"  # have nothing to do
         self.daemon_names = [name for name in PASS_ORDER if name in DAEMONS and name != others]
         self.daemon_names += sorted(set(DAEMONS) - set(PASS_ORDER) - {"container-sync", "container-sharder"})
@@ -151,15 +152,20 @@ class Story:
             FAULTS[self.chance.choice(sorted(self.kinds))](self)
         elif roll < 0.22:
             node = self.chance.choice(self.cluster.nodes)
-            name = self.chance.choice(self.daemon_names)
+            name = self.chance.choice(self.daemon_names) if self.chance.random() < 0.6 else self.object_daemon
             if node.is_up:
                 self.note(f"node {node.index}: a pass of {name}")
-                self.running.append(concurrency.spawn(node.run_daemon, name))
+                self.running.append(concurrency.spawn(self._pass, node, name))
         elif roll < 0.28:
             for node in self.cluster.nodes:
                 if not node.is_up and self.chance.random() < 0.5:
                     self.note(f"node {node.index} starts")
                     node.start()
+
+    def _pass(self, node: Node, name: str) -> None:
+        node.run_daemon(name)
+        if name == self.object_daemon:
+            self._count_copies()
 
     def _bad_weather(self) -> None:
         weather = self.cluster.weather
@@ -415,8 +421,12 @@ class Story:
         path = self.chance.choice(("", f"/c{self.chance.randrange(CONTAINERS)}"))
         self._send(None, "GET", path, query="format=json")
 
+    def _container_name(self) -> str:
+        """Often the one that has no objects, and so can be deleted."""
+        return f"c{self.chance.randrange(CONTAINERS + 2) % (CONTAINERS + 1)}" if self.chance.random() < 0.5 else f"c{CONTAINERS}"
+
     def _container_put(self, name: str = "") -> None:
-        name = name or f"c{self.chance.randrange(CONTAINERS)}"
+        name = name or self._container_name()
         write = Write("put", 0.0, self._value())
         if self.chance.random() < 0.4:
             write.items = {self.chance.choice("Xy"): write.value}
@@ -435,7 +445,7 @@ class Story:
                    settle=lambda answer: Told.YES if answer.status == 204 else Told.UNKNOWN)
 
     def _container_delete(self) -> None:
-        name = f"c{self.chance.randrange(CONTAINERS)}"
+        name = self._container_name()
         write = Write("delete", 0.0, self._value())
         self.containers.setdefault(name, ContainerHistory()).writes.append(write)
         self._send(write, "DELETE", f"/{name}",
@@ -466,7 +476,7 @@ class _Stream:
 
 OPERATIONS: tuple[tuple[int, Callable[[Story], None]], ...] = (
     (36, Story._put), (16, Story._delete), (12, Story._post), (12, Story._get), (6, Story._put_due), (4, Story._list),
-    (3, Story._container_put), (4, Story._container_post), (3, Story._container_delete), (2, Story._account_post),
+    (4, Story._container_put), (4, Story._container_post), (5, Story._container_delete), (2, Story._account_post),
 )  # fmt: skip
 FAULTS: dict[str, Callable[[Story], None]] = {
     "weather": Story._bad_weather, "partition": Story._partition, "crash": Story._crash, "power": Story._power_cut,
