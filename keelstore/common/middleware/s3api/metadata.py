@@ -24,6 +24,12 @@ _CONTENT: Final = (
     ("HTTP_EXPIRES", "Expires"),
     ("HTTP_X_ROBOTS_TAG", "X-Robots-Tag"),
 )
+# What would change where or how an object is kept, and is not there: to take it silently would deceive.
+_REFUSED: Final = (
+    "HTTP_X_AMZ_MFA",
+    "HTTP_X_AMZ_WEBSITE_REDIRECT_LOCATION",
+    "HTTP_X_AMZ_WRITE_OFFSET_BYTES",
+)
 _SHOWN: Final = (
     "Content-Length",
     "Content-Type",
@@ -43,6 +49,12 @@ _RENAMED: Final = (("X-Parts-Count", "x-amz-mp-parts-count"),)
 def from_client(request: S3Request) -> dict[str, str]:
     """What a PUT, or the start of an upload in parts, says of its object, as Swift's headers. Raises S3Error."""
     environ, found = request.environ, {}
+    for key in _REFUSED:
+        if key in environ:
+            raise S3Error("NotImplemented", Header=key[5:].replace("_", "-").lower())
+    storage_class = environ.get("HTTP_X_AMZ_STORAGE_CLASS")
+    if storage_class and storage_class != "STANDARD":
+        raise S3Error("InvalidStorageClass", StorageClassRequested=storage_class)
     for key, name in _CONTENT:
         value = environ.get(key)
         if value:
@@ -85,10 +97,15 @@ def user_metadata(request: S3Request) -> Iterator[tuple[str, str]]:
 
 
 def _printable(value: str) -> str:
-    """A header value; octets that are no printable ASCII as an RFC 2047 word, as S3 answers them."""
-    if value.isascii() and value.isprintable():
+    """A header value, as it was sent: UTF-8 too. What is no text at all becomes an RFC 2047 word."""
+    if value.isascii():
+        if value.isprintable():
+            return value
+    elif (text := wire_to_text(value)).isprintable():
         return value
-    return Header(wire_to_text(value).encode("utf-8", "replace"), "UTF-8", maxlinelen=1 << 16).encode()
+    else:
+        value = text
+    return Header(value.encode("utf-8", "replace"), "UTF-8", maxlinelen=1 << 16).encode()
 
 
 def to_client(request: S3Request, headers: Headers) -> Headers:

@@ -138,7 +138,7 @@ def get(request: S3Request) -> Response:
         found["x-amz-tagging-count"] = str(count)
     if part is not None:
         status = _as_part(status, part, found, response)
-    elif status == 200 and request.method == "HEAD" and "Range" in headers:
+    elif status == 200 and "Range" in headers and (request.method == "HEAD" or found.get("Content-Length") == "0"):
         status = _as_range(request, headers["Range"], found)
     if request.header("X-Amz-Checksum-Mode", "").upper() == "ENABLED" and status == 200:
         add_checksum(found, response.headers)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
+from keelstore.common import concurrency
 from keelstore.common.headers import Headers
 from keelstore.common.http import Response
 from keelstore.common.middleware.s3api import acl, checksums, kept_alive
@@ -16,13 +18,14 @@ from keelstore.common.middleware.s3api.request import S3Request
 from keelstore.common.middleware.s3api.resources.copies import LONG_BYTES, NOT_COPIED, copy_answer
 from keelstore.common.middleware.s3api.resources.listing import encoder
 from keelstore.common.middleware.s3api.routing import OBJECT, Route
-from keelstore.common.middleware.s3api.stored_checksum import keep_checksum
+from keelstore.common.middleware.s3api.stored_checksum import keep_checksum, stored_checksum
 from keelstore.common.middleware.s3api.times import s3_time
-from keelstore.common.middleware.s3api.upload import CHECKSUM, Upload, find, parts
+from keelstore.common.middleware.s3api.upload import CHECKSUM, Part, Upload, find, parts
 from keelstore.common.middleware.s3api.upload_owner import owners_of
 from keelstore.common.middleware.s3api.xml import Writer
 
 MAX_PART_BYTES: Final = 5 << 30
+HEADS_AT_ONCE: Final = 8
 _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})\Z")
 
 
@@ -101,7 +104,7 @@ def _copy_part(request: S3Request, upload: Upload, number: int) -> Response:
             )
         if int(found[2]) >= source.size:
             raise S3Error(
-                "InvalidArgument",
+                "InvalidRange",
                 f"Range specified is not valid for source object of size: {source.size}",
                 ArgumentName="x-amz-copy-source-range",
                 ArgumentValue=wanted,
@@ -156,10 +159,30 @@ def list_parts(request: S3Request) -> Response:
     name, kind = upload.checksum_kind
     if name:
         writer.leaf("ChecksumAlgorithm", name).leaf("ChecksumType", kind)
+    kept = _checksums(request, upload, shown) if name else {}
     for part in shown:
         writer.open("Part").leaf("PartNumber", part.number).leaf("LastModified", s3_time(part.last_modified))
-        writer.leaf("ETag", f'"{part.etag}"').leaf("Size", part.size).close()
+        writer.leaf("ETag", f'"{part.etag}"').leaf("Size", part.size)
+        checksum = kept.get(part.number)
+        if checksum is not None:
+            writer.leaf(checksum[0].element, checksum[1])
+        writer.close()
     return Response(200, body=writer.to_bytes(), content_type="application/xml")
+
+
+def _checksums(
+    request: S3Request, upload: Upload, listed: Sequence[Part]
+) -> dict[int, tuple[checksums.Algorithm, str, str] | None]:
+    """By number, of the parts of an upload that has them: each part keeps its own, so each is asked."""
+    pool = concurrency.Pool(HEADS_AT_ONCE)
+
+    def head(number: int) -> tuple[checksums.Algorithm, str, str] | None:
+        response = request.swift("HEAD", request.segments, upload.part(number))
+        response.close()
+        return stored_checksum(response.headers) if response.is_success else None
+
+    tasks = [(part.number, pool.spawn(head, part.number)) for part in listed]
+    return {number: task.wait() for number, task in tasks}
 
 
 ROUTES = (
