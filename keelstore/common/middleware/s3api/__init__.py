@@ -67,14 +67,14 @@ class S3Api:
 
     def _unclaimed(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """Nobody's request for a bucket that there is not: another's to the right, else answered as S3 does."""
-        path = environ["PATH_INFO"]
+        path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
         response = call_app(self.app, environ)
         if response.status not in (400, 401, 403, 404, 405, 412) or environ["PATH_INFO"] != path:
             return response(environ, start_response)
         response.close()
-        makes_bucket = environ["REQUEST_METHOD"] == "PUT" and "/" not in path.strip("/")
+        makes_bucket = method == "PUT" and "/" not in path.strip("/")
         error = S3Error("AccessDenied" if makes_bucket else "NoSuchBucket")
-        return self._answer(environ, start_response, error.response(path, environ.get("swift.trans_id", "")))
+        return self._answer(environ, start_response, error.response(path, environ.get("swift.trans_id", ""), method))
 
     def _answer(self, environ: Environ, start_response: StartResponse, response: Response) -> Iterable[bytes]:
         trans_id = environ.get("swift.trans_id", "")
@@ -116,7 +116,7 @@ class S3Api:
         environ.setdefault("swift.log_info", []).append(
             f"s3:err:{found.code}{'.' + found.reason if found.reason else ''}"
         )
-        response = found.response(resource, trans_id)
+        response = found.response(resource, trans_id, environ["REQUEST_METHOD"])
         if request is not None and request.method != "OPTIONS":
             cors.add_headers(request, response)
         return response

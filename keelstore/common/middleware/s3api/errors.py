@@ -146,6 +146,7 @@ class S3Error(KeelstoreError):
         )
         return b"".join(parts)
 
-    def response(self, resource: str, request_id: str) -> Response:
-        body = b"" if self.status in (204, 304) else self.to_xml(resource, request_id)
+    def response(self, resource: str, request_id: str, method: str = "") -> Response:
+        """The answer to a request of that method; to a HEAD without any body, so that it announces none either."""
+        body = b"" if method == "HEAD" or self.status in (204, 304) else self.to_xml(resource, request_id)
         return Response(self.status, dict(self.headers), body=body, content_type="application/xml")

@@ -29,7 +29,7 @@ def create(request: S3Request) -> Response:
         raise S3Error("AccessDenied")
     _check_location(request)
     account = request.identity.account
-    if request.options.s3_acl and not request.identity.owns_account(request.environ):
+    if not request.identity.owns_account(request.environ):
         raise S3Error("AccessDenied")
     wanted, headers = _described(request)
     known = request.container_info(bucket, account)
