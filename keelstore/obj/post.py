@@ -56,7 +56,7 @@ def post(server: ObjectServer, request: Request) -> Response:
     if is_newer and not request.is_true_header("X-Backend-Replication"):
         new = environ.get("HTTP_X_DELETE_AT")
         server.requeue(request, place, path_names, stored.delete_at, int(new) if new else None,
-                       stored.metadata["Content-Length"])
+                       stored.metadata["Content-Length"], stored.data_timestamp.internal)
     content_type = metadata.get("Content-Type") or stored.data_metadata.get("Content-Type", "")
     if environ.get("HTTP_X_CONTAINER_PARTITION"):
         server.updater.update_listing("PUT", request, place, path_names,

@@ -157,10 +157,12 @@ class ObjectServer(StorageServer):
         return request.is_true_header("X-Backend-Open-Expired") or request.is_true_header("X-Backend-Replication")
 
     def requeue(self, request: Request, place: Place, names: tuple[str, str, str], old: int | None, new: int | None,
-                size: str) -> None:
-        """Bring the expiry queue up to date with a change of X-Delete-At, unless a replicator made it."""
+                size: str, written: str = "") -> None:
+        """Bring the expiry queue up to date with a change of X-Delete-At, unless a replicator made it. ``written``: when the
+        data was, if not by this request.
+        """
         if new is not None:
-            self.updater.update_queue("PUT", new, request, place, names, size)
+            self.updater.update_queue("PUT", new, request, place, names, size, written)
         if old and old != new:
             self.updater.update_queue("DELETE", old, request, place, names)
 

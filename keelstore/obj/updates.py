@@ -160,8 +160,12 @@ class ContainerUpdater:
         return normalize_delete_at(delete_at // self._divisor * self._divisor - shift)
 
     def update_queue(self, op: str, delete_at: int, request: Request, place: Place, names: tuple[str, str, str],
-                     size: str = "0") -> None:
-        """Note when an object is due (PUT), or that it no longer is (DELETE, left to the updater)."""
+                     size: str = "0", written: str = "") -> None:
+        """Note when an object is due (PUT), or that it no longer is (DELETE, left to the updater).
+
+        Of entries of one POST, about data that differs, that of the newest data is the one that replicas agree upon: so the
+        content type, which tells the size, has the time of the data, ``written``.
+        """
         environ = request.environ
         stamp = environ["HTTP_X_TIMESTAMP"]
         headers = Headers({
@@ -177,7 +181,7 @@ class ContainerUpdater:
             if hosts is None:
                 return
             headers.update({"X-Size": "0", "X-Content-Type": f"text/plain;swift_expirer_bytes={size}",
-                            "X-Etag": MD5_OF_EMPTY, "X-Content-Type-Timestamp": headers["X-Timestamp"]})
+                            "X-Etag": MD5_OF_EMPTY, "X-Content-Type-Timestamp": written or headers["X-Timestamp"]})
             wanted = environ.get("HTTP_X_DELETE_AT_CONTAINER")
             try:
                 container = normalize_delete_at(int(wanted)) if wanted else container

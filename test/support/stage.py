@@ -114,6 +114,20 @@ class Stage(Peers):
             log = self.home / f"{name}-{site}.log"
             assert not log.exists() or "Traceback" not in log.read_text(errors="replace"), log.read_text(errors="replace")[-5000:]
 
+    @contextmanager
+    def passing(self, *names: str, **options: Any) -> Iterator[None]:
+        """These daemons at all sites, pass after pass."""
+        forked = []
+        try:
+            for name in names:
+                for site in range(self.sites):
+                    conf = configuration(self, name, site, **self._options(name), **options)
+                    forked.append(self.preloaded.fork(DAEMON, [name, str(conf)], self.home / "passes.out"))
+            yield
+        finally:
+            for process in forked:
+                process.stop()
+
     def _options(self, name: str) -> dict[str, Any]:
         return {"internal_client_conf_path": self.home / "client.conf"} if name in ("container-sync", "object-expirer") else {}
 

@@ -186,11 +186,12 @@ class Containers:
         versions = headers.get(CONTAINER)
         if ENABLED in headers:
             headers["X-Versions-Enabled"] = str(is_true(headers[ENABLED]))
-        if versions:
-            response = self._list(environ, f"{base}/{decoded(versions)}", query.of_hidden())
-            if response is not None:
-                _add_bytes(headers, response.headers)
-                page.add_hidden(json.loads(response.read() or b"[]"))
+        # A container made anew may have versions of the one before, which it does not know of.
+        hidden = decoded(versions) if versions else hidden_container(container)
+        response = self._list(environ, f"{base}/{hidden}", query.of_hidden())
+        if response is not None:
+            _add_bytes(headers, response.headers)
+            page.add_hidden(json.loads(response.read() or b"[]"))
         answer.status, answer.app_iter, answer.body = 200, None, _json(page.entries())
         headers["Content-Type"] = f"{_JSON}; charset=utf-8"
         headers["Content-Length"] = str(len(answer.body))

@@ -361,6 +361,7 @@ def test_scenario_108_versions_outlive_their_container(versioned: Any) -> None:
         assert versioned.get("/c", query).status == 404
     assert versioned.get("/c/o", f"version-id={version_id}").status == 400
     versioned.put("/c")
+    assert len(versions(versioned)) == 2
     assert versioned.get("/c/o", f"version-id={version_id}").status == 400
     versioned.ask("POST", "/c", {"X-Versions-Enabled": "true"})
     assert versioned.get("/c/o", f"version-id={version_id}").body == b"one"
