@@ -51,7 +51,7 @@ def losses(cluster: SimCluster, objects: dict[str, ObjectHistory]) -> list[str]:
     proxy = cluster.nodes[0].apps["proxy"]
     policy, hash_path = next(iter(proxy.cluster.policies)), proxy.cluster.hash_path
     datadir, fragments = layout.objects_dir(policy.index), layout.fragment_count(policy)
-    newest: dict[str, list[float]] = {}
+    newest: dict[str, dict[str, float]] = {}  # hash to its copies: devices, or fragments wherever they are
     for node in cluster.nodes:
         for device in node.device_names:
             top = f"{node.devices}/{device}/{datadir}"
@@ -60,20 +60,23 @@ def losses(cluster: SimCluster, objects: dict[str, ObjectHistory]) -> list[str]:
                     for name in _names(f"{top}/{partition}/{suffix}"):
                         found = parse_names([entry for entry in os.listdir(f"{top}/{partition}/{suffix}/{name}")
                                              if not entry.startswith(".")], top, fragments)
-                        stamps = [float(file.timestamp.normal) for file in found if file.kind != layout.META]
-                        if stamps:
-                            newest.setdefault(name, []).append(max(stamps))
+                        copies = newest.setdefault(name, {})
+                        for file in found:
+                            if file.kind in (layout.DATA, layout.TOMBSTONE):
+                                is_fragment = fragments and file.kind == layout.DATA
+                                copy = f"fragment {file.fragment}" if is_fragment else device
+                                copies[copy] = max(copies.get(copy, 0.0), float(file.timestamp.normal))
     needed = policy.write_quorum(cluster.shape.replicas)
     lines = []
     for path, history in sorted(objects.items()):
         base = candidates([write for write in history.writes if write.kind == "put"])[0]
-        if base is None:
-            continue
+        if base is None or (fragments and any(write.stamp > base.stamp for write in history.writes if write.kind != "post")):
+            continue  # what is newer takes the place of fragments on other devices than theirs
         container, _, name = path.partition("/")
-        held = newest.get(hash_path.hexdigest(ACCOUNT, container, name), [])
+        held = newest.get(hash_path.hexdigest(ACCOUNT, container, name), {}).values()
         count = sum(stamp > base.stamp - 0.000005 for stamp in held)
         if count < needed:
-            lines.append(f"(g) {path}: {base.value} was acknowledged and is on {count} devices")
+            lines.append(f"(g) {path}: {base.value} was acknowledged and has {count} copies")
     return lines
 
 

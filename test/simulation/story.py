@@ -17,7 +17,7 @@ from keelstore.common.errors import WaitTimeout
 from keelstore.common.http import Response
 from keelstore.common.timestamp import Timestamp
 from keelstore.node.daemons import DAEMONS
-from test.simulation import disks, laws, lives, standin, worldtime
+from test.simulation import disks, laws, lives, worldtime
 from test.simulation.cluster import Node, Shape, SimCluster
 from test.simulation.laws import ACCOUNT
 from test.simulation.model import ContainerHistory, ObjectHistory, Told, Write
@@ -135,11 +135,6 @@ class Story:
                 continue
             for node in self.cluster.nodes:
                 node.run_daemon(name)
-        for kind in ("container", "account"):
-            if f"{kind}-replicator" not in DAEMONS:
-                for node in self.cluster.nodes:
-                    if node.is_up:
-                        lives.run_as(node.life, standin.replicate, self.cluster, node, kind)
         concurrency.sleep(400.0)
 
     # -- what goes wrong -----------------------------------------------------------------------------------------------
