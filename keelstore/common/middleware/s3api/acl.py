@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 
 READ, WRITE, READ_ACP, WRITE_ACP, FULL_CONTROL = "READ", "WRITE", "READ_ACP", "WRITE_ACP", "FULL_CONTROL"
@@ -74,6 +75,7 @@ class Acl:
         )
 
 
+@lru_cache(maxsize=1024)
 def decode(text: str | None) -> Acl:
     """What ``encode`` made, or Swift; an ACL without owner for anything else."""
     try:
