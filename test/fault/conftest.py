@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from test.support.client import Account
+from test.support.fragment_stage import Fragments, FragmentStage, object_with_sites
 from test.support.peers import OURS, Peers
 from test.support.stage import CONF, Stage
 
@@ -60,3 +61,37 @@ def stage(one_stage: Stage) -> Iterator[Stage]:
     one_stage.start(0, 1, 2, 3)
     yield one_stage
     one_stage.start(0, 1, 2, 3)
+
+
+@pytest.fixture(scope="session")
+def one_fragment_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FragmentStage]:
+    stage = FragmentStage.new(tmp_path_factory.mktemp("fragments"))
+    try:
+        stage.begin()
+        yield stage
+    finally:
+        stage.end()
+
+
+@pytest.fixture
+def fragment_stage(one_fragment_stage: FragmentStage) -> Iterator[FragmentStage]:
+    """The cluster of the scenarios about erasure coding, all of it up before and after the test."""
+    one_fragment_stage.revive()
+    yield one_fragment_stage
+    one_fragment_stage.revive()
+
+
+@pytest.fixture(scope="session")
+def fragment_account(one_fragment_stage: FragmentStage) -> Account:
+    return one_fragment_stage.own()
+
+
+@pytest.fixture(scope="session")
+def fragment_container(one_fragment_stage: FragmentStage, fragment_account: Account) -> str:
+    return one_fragment_stage.container(fragment_account)
+
+
+@pytest.fixture
+def spot(fragment_stage: FragmentStage, fragment_account: Account, fragment_container: str) -> Fragments:
+    """An object with a name of its own; two sites hold two fragments of it, two hold one."""
+    return object_with_sites(fragment_stage, fragment_account, fragment_container, 2, 2, 1, 1)

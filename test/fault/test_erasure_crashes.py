@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from http.client import HTTPException
 
 import pytest
@@ -25,24 +25,19 @@ SERVER = [("a fragment is announced", 1), ("a part of it is on disk", 1), ("its 
           ("it is written", 1), ("the commit has come", 1), ("it is durable", 1), ("its container was told", 1)]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FragmentStage]:
-    stage = FragmentStage.new(tmp_path_factory.mktemp("crashes"))
-    try:
-        stage.begin()
-        yield stage
-    finally:
-        stage.end()
+@pytest.fixture
+def stage(fragment_stage: FragmentStage) -> FragmentStage:
+    return fragment_stage
 
 
-@pytest.fixture(scope="module")
-def account(stage: FragmentStage) -> Account:
-    return stage.own()
+@pytest.fixture
+def account(fragment_account: Account) -> Account:
+    return fragment_account
 
 
-@pytest.fixture(scope="module")
-def container(stage: FragmentStage, account: Account) -> str:
-    return stage.container(account)
+@pytest.fixture
+def container(fragment_container: str) -> str:
+    return fragment_container
 
 
 def put(spot: Fragments) -> int:
