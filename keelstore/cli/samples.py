@@ -56,6 +56,7 @@ from keelstore.common.middleware.ratelimit import RatelimitOptions
 from keelstore.common.middleware.read_only import ReadOnlyOptions
 from keelstore.common.middleware.recon import ReconOptions
 from keelstore.common.middleware.s3api import S3ApiOptions
+from keelstore.common.middleware.s3token import S3TokenOptions
 from keelstore.common.middleware.slo import SloOptions
 from keelstore.common.middleware.staticweb import StaticWebOptions
 from keelstore.common.middleware.symlink import SymlinkOptions
@@ -68,6 +69,7 @@ from keelstore.common.stats import StatsdOptions
 from keelstore.common.wsgi import ListenOptions
 from keelstore.container.options import (
     ContainerAuditorOptions,
+    ContainerLifecycleOptions,
     ContainerReconcilerOptions,
     ContainerReplicatorOptions,
     ContainerServerOptions,
@@ -173,8 +175,20 @@ SAMPLES = (
                 "# reseller_prefix = AUTH\n# SERVICE_require_group = service\n# user_keel_admin = PUT-A-KEY-HERE .admin\n"
                 "# fernet_key_1 = 32 random bytes in url-safe base64\n"),
         _filter("keystoneauth", "keystoneauth", KeystoneAuthOptions,
-                "In place of tempauth: 'authtoken keystoneauth', where authtoken is keystonemiddleware's auth_token with "
-                "delay_auth_decision = true."),
+                "In place of 's3api ... tempauth': 'authtoken s3api s3token keystoneauth'. doc/admin/keystone.md tells how."),
+        Section("filter:authtoken", note="keystonemiddleware's, which has its own reference of options. delay_auth_decision: for "
+                "public containers, temporary URLs, forms and S3.",
+                text="paste.filter_factory = keystonemiddleware.auth_token:filter_factory\n"
+                     "# www_authenticate_uri = http://keystone:5000/\n# auth_url = http://keystone:5000/\n"
+                     "# auth_type = password\n# username = swift\n# password = PUT-A-PASSWORD-HERE\n"
+                     "# user_domain_name = Default\n# project_name = service\n# project_domain_name = Default\n"
+                     "# delay_auth_decision = true\n# cache = swift.cache\n# include_service_catalog = false\n"
+                     "# service_token_roles = service\n# service_token_roles_required = true\n"),
+        _filter("s3token", "s3token", S3TokenOptions,
+                "S3 with EC2 credentials of Keystone. Its account needs the role 'service' to ask, and 'admin' to fetch secrets.",
+                "# auth_uri = http://keystone:5000/v3\n# auth_url = http://keystone:5000/\n# username = swift\n"
+                "# password = PUT-A-PASSWORD-HERE\n# user_domain_name = Default\n# project_name = service\n"
+                "# project_domain_name = Default\n"),
         _filter("staticweb", "staticweb", StaticWebOptions),
         _filter("copy", "copy", CopyOptions),
         _filter("container-quotas", "container_quotas", ContainerQuotasOptions),
@@ -222,6 +236,7 @@ SAMPLES = (
              ("container-reconciler", ContainerReconcilerOptions,
               "Moves objects that were written under the wrong storage policy. A file of its own, container-reconciler.conf, "
               "does as well: with this section, and the pipeline of a proxy if the built-in one does not do."),
+             ("container-lifecycle", ContainerLifecycleOptions, "Carries out the lifecycle rules of S3 buckets."),
              ("container-sync", SyncDaemonOptions, "Brings what is written to a container to its copy in another cluster.")),
     _storage("object", ObjectServerOptions,
              ("object-replicator", ObjectReplicatorOptions,

@@ -62,6 +62,21 @@ class ContainerReconcilerOptions(DaemonOptions):
 
 
 @dataclass(frozen=True)
+class ContainerLifecycleOptions(DaemonOptions):
+    """Options of ``[container-lifecycle]``."""
+
+    interval: float = option(3600.0, "Seconds from the beginning of one pass over the buckets that have lifecycle rules to "
+                                     "that of the next.", check=positive)
+    concurrency: int = option(2, "Buckets that are looked through at once.", check=positive)
+    deletes_at_once: int = option(4, "Objects of one bucket that are deleted at once.", check=positive)
+    request_tries: int = option(3, "Times that a request is tried.", check=positive)
+    lifecycle_day_seconds: float = option(86400.0, "Seconds of a day of the rules. Only tests need another.", check=positive)
+    internal_client_conf_path: str = option("", "Configuration of the pipeline that requests go through; empty: one of "
+                                                "cache, slo, versioned_writes, symlink and proxy-server. Another must have "
+                                                "these, too.")
+
+
+@dataclass(frozen=True)
 class SyncDaemonOptions(DaemonOptions):
     """Options of ``[container-sync]``."""
 

@@ -331,6 +331,15 @@ def _container_reconciler(parts: Parts, what: Wanted) -> Daemon:
     return ContainerReconciler(options, parts.world(what), client, parts.rings(cluster), cluster, parts.backend(what), share)
 
 
+def _container_lifecycle(parts: Parts, what: Wanted) -> Daemon:
+    from keelstore.container.lifecycle import ContainerLifecycle
+
+    cluster, options = parts.cluster(what), what.options
+    share = _share_of_node(what, parts.ring(cluster, "container")) if what.is_node else None
+    client = parts.internal_client(what, options.request_tries, "slo", "versioned_writes", "symlink", is_plain=True)
+    return ContainerLifecycle(options, parts.world(what), client, cluster.hash_path, share)
+
+
 def _container_sync(parts: Parts, what: Wanted) -> Daemon:
     from keelstore.common.sync_realms import Realms
     from keelstore.container.sync import ContainerSyncer
@@ -392,6 +401,7 @@ DAEMONS = {kind.name: kind for kind in (
     Kind("container-updater", "container", "keelstore.container.options:ContainerUpdaterOptions", _container_updater),
     Kind("container-reconciler", "container", "keelstore.container.options:ContainerReconcilerOptions",
          _container_reconciler),
+    Kind("container-lifecycle", "container", "keelstore.container.options:ContainerLifecycleOptions", _container_lifecycle),
     Kind("container-sync", "container", "keelstore.container.options:SyncDaemonOptions", _container_sync),
     Kind("object-replicator", "object", "keelstore.obj.options:ObjectReplicatorOptions", _object_replicator),
     Kind("object-reconstructor", "object", "keelstore.obj.options:ObjectReconstructorOptions", _object_reconstructor),

@@ -201,6 +201,10 @@ def container_reconciler() -> int:
     return main(name="container-reconciler")
 
 
+def container_lifecycle() -> int:
+    return main(name="container-lifecycle")
+
+
 def container_sync() -> int:
     return main(name="container-sync")
 

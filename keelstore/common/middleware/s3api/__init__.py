@@ -20,13 +20,13 @@ from typing import Any, Final
 
 from keelstore.common.errors import RequestError
 from keelstore.common.http import Environ, Request, Response, StartResponse, WSGIApp, call_app
-from keelstore.common.middleware.s3api import access, authentication, cors
+from keelstore.common.middleware.s3api import access, authentication, cors, post_form
 from keelstore.common.middleware.s3api.anonymous import ANONYMOUS_KIND, bucket_of
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.identity import identify
 from keelstore.common.middleware.s3api.index import BucketIndex
 from keelstore.common.middleware.s3api.options import S3ApiOptions
-from keelstore.common.middleware.s3api.post_form import FORM_KIND, is_form, upload
+from keelstore.common.middleware.s3api.post_form import FORM_KIND, is_form
 from keelstore.common.middleware.s3api.request import S3Request
 from keelstore.common.middleware.s3api.resources import router
 from keelstore.common.middleware.s3api.target import Target, bucket_of_host, is_bucket_name, target_of
@@ -98,7 +98,7 @@ class S3Api:
             if request.method == "OPTIONS":
                 return cors.preflight(request)
             if kind == FORM_KIND and target.key is None:
-                response = upload(request, self.clock())
+                response = post_form.upload(request, self.clock())
             else:
                 route = self.router.route(request)
                 access.check(request, route)

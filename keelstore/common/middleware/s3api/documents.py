@@ -50,6 +50,18 @@ def load(
     return _load_long(request, name, value, bucket or request.bucket, account or request.account)
 
 
+def note_bucket(request: S3Request, name: str) -> None:
+    """Write down, in a container of the cluster's own account, that the bucket is to have the document ``name``: for who has
+    to find all such buckets. To be done before the document is stored."""
+    path = f"/{ACCOUNT}/{name}"
+    response = _ask(request, "PUT", f"{path}/{request.account}/{request.bucket}")
+    if response.status == 404:
+        response.drain()
+        _ask(request, "PUT", path).drain()
+        response = _ask(request, "PUT", f"{path}/{request.account}/{request.bucket}")
+    check(request, response).drain()
+
+
 def store(request: S3Request, name: str, data: bytes) -> None:
     if len(data) <= INLINE_BYTES:
         value = "1:" + base64.b64encode(data).decode()

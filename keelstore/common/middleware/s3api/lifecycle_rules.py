@@ -9,7 +9,7 @@ import calendar
 import re
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote
@@ -34,13 +34,18 @@ class Filter:
     smaller_than: int | None = None
     form: str = "Filter"  # or Prefix: where the prefix stood
 
-    def fits(self, key: str, size: int, tags: Mapping[str, str]) -> bool:
-        return (
+    def fits(self, key: str, size: int, tags: Mapping[str, str] | Callable[[], Mapping[str, str]]) -> bool:
+        """``tags``: or what finds them, called when all else fits and tags are asked for."""
+        if not (
             key.startswith(self.prefix)
-            and all(tags.get(name) == value for name, value in self.tags)
             and (self.larger_than is None or size > self.larger_than)
             and (self.smaller_than is None or size < self.smaller_than)
-        )
+        ):
+            return False
+        if not self.tags:
+            return True
+        found = tags() if callable(tags) else tags
+        return all(found.get(name) == value for name, value in self.tags)
 
 
 @dataclass(frozen=True)
@@ -57,31 +62,42 @@ class Rule:
     newer_noncurrent: int | None = None
     abort_days: int | None = None
 
-    def expires_at(self, created_s: float, key: str, size: int, tags: Mapping[str, str]) -> int | None:
-        """When the rule lets a current object end, in seconds since the epoch; None when it does not."""
-        if not self.enabled or not self.filter.fits(key, size, tags):
-            return None
+    def expires_at(self, created_s: float, day_s: float = DAY_S) -> float | None:
+        """When the rule lets a current object that it is about end, in seconds since the epoch; None when it does not."""
         if self.date is not None:
             return self.date
-        return None if self.days is None else end_of_day(created_s + self.days * DAY_S)
+        return None if self.days is None else days_after(created_s, self.days, day_s)
+
+    @property
+    def expires(self) -> bool:
+        """Whether it lets current objects end."""
+        return self.enabled and (self.days is not None or self.date is not None)
 
 
-def end_of_day(moment_s: float) -> int:
-    """The next midnight UTC, or the moment itself if it is one."""
-    return -int(-moment_s // DAY_S) * DAY_S
+def days_after(moment_s: float, days: int, day_s: float = DAY_S) -> float:
+    """The midnight UTC that ends the last of ``days``. ``day_s``: the length of a day; only a whole one ends at midnight."""
+    if day_s != DAY_S:
+        return moment_s + days * day_s
+    return float(-int(-(moment_s + days * DAY_S) // DAY_S) * DAY_S)
 
 
 def expiration_header(
-    rules: Iterable[Rule], created_s: float, key: str, size: int, tags: Mapping[str, str]
+    rules: Iterable[Rule],
+    created_s: float,
+    key: str,
+    size: int,
+    tags: Mapping[str, str] | Callable[[], Mapping[str, str]],
 ) -> str | None:
     """``x-amz-expiration`` of an object: its first end, and the rule that brings it."""
     ends = [
-        (moment, rule.rule_id) for rule in rules if (moment := rule.expires_at(created_s, key, size, tags)) is not None
+        (moment, rule.rule_id)
+        for rule in rules
+        if rule.expires and (moment := rule.expires_at(created_s)) is not None and rule.filter.fits(key, size, tags)
     ]
     if not ends:
         return None
     moment, rule_id = min(ends)
-    return f'expiry-date="{http_date(moment)}", rule-id="{quote(rule_id, safe="")}"'
+    return f'expiry-date="{http_date(int(moment))}", rule-id="{quote(rule_id, safe="")}"'
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -99,7 +115,7 @@ def read(document: Element) -> tuple[Rule, ...]:
 
 def _rule(element: Element) -> Rule:
     rule_id = element.value("ID") or uuid.uuid4().hex
-    if len(rule_id) > MAX_ID:
+    if len(rule_id) > MAX_ID or not rule_id.isprintable():
         raise S3Error("InvalidArgument", f"ID length should not exceed allowed limit of {MAX_ID}")
     status = element.value("Status")
     if status not in ("Enabled", "Disabled"):
@@ -124,16 +140,18 @@ def _filter(element: Element) -> Filter:
         raise S3Error("MalformedXML")
     if found is None:
         return Filter(prefix or "", form="Prefix")
-    inner = found.find("And") or found
-    if inner is found and len(list(found.children())) > 1:
+    parts = list(found.children())
+    for both in found.children("And"):  # beside what stands alone, too: all of it has to fit
+        parts += both.children()
+    prefixes = {part.text for part in parts if part.name == "Prefix"}
+    longest = max(prefixes, key=len, default="")
+    if not all(longest.startswith(text) for text in prefixes):
         raise S3Error("MalformedXML")
-    tags = tuple((tag.value("Key") or "", tag.value("Value") or "") for tag in inner.children("Tag"))
-    larger, smaller = inner.value("ObjectSizeGreaterThan"), inner.value("ObjectSizeLessThan")
     return Filter(
-        inner.value("Prefix") or "",
-        tags,
-        None if larger is None else _count(larger, 0),
-        None if smaller is None else _count(smaller, 0),
+        longest,
+        tuple((part.value("Key") or "", part.value("Value") or "") for part in parts if part.name == "Tag"),
+        max((_count(part.text, 0) for part in parts if part.name == "ObjectSizeGreaterThan"), default=None),
+        min((_count(part.text, 0) for part in parts if part.name == "ObjectSizeLessThan"), default=None),
     )
 
 

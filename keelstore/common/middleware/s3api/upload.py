@@ -19,6 +19,7 @@ MARKER_TYPE: Final = "application/directory"
 CHECKSUM_KIND: Final = OBJECT_SYSMETA + "Checksum-Kind"  # on a marker: algorithm;type
 CHECKSUM: Final = OBJECT_SYSMETA + "Checksum"
 _ID = re.compile(r"[A-Za-z0-9_.~-]{1,128}\Z")
+ID_LENGTH: Final = 48
 _PAGE = 1000
 
 

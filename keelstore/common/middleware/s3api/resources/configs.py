@@ -21,13 +21,15 @@ MAX_BODY: Final = 1 << 20
 
 @dataclass(frozen=True)
 class Config:
-    """``check``: raises S3Error for a document that is not one; gives what is kept, or None to keep it as it came."""
+    """``check``: raises S3Error for a document that is not one; gives what is kept, or None to keep it as it came.
+    ``noted``: buckets that have one must be found."""
 
     sub: str
     root: str
     absent: str
     action: str
     check: Callable[[S3Request, xml.Element], bytes | None]
+    noted: bool = False
 
     def routes(self) -> tuple[Route, ...]:
         put_action = f"s3:Put{self.action}"
@@ -52,7 +54,10 @@ class Config:
             document = xml.parse(data, self.root)
         except xml.XmlError:
             raise S3Error("MalformedXML") from None
-        documents.store(request, self.sub.lower(), self.check(request, document) or data)
+        kept = self.check(request, document) or data
+        if self.noted:
+            documents.note_bucket(request, self.sub)
+        documents.store(request, self.sub.lower(), kept)
         return Response(200, body=b"")
 
     def delete(self, request: S3Request) -> Response:
@@ -82,7 +87,8 @@ def _check_encryption(_request: S3Request, document: xml.Element) -> None:
 
 CONFIGS: Final = (
     Config("cors", "CORSConfiguration", "NoSuchCORSConfiguration", "BucketCORS", _check_cors),
-    Config("lifecycle", "LifecycleConfiguration", "NoSuchLifecycleConfiguration", "LifecycleConfiguration", _check_lifecycle),
+    Config("lifecycle", "LifecycleConfiguration", "NoSuchLifecycleConfiguration", "LifecycleConfiguration", _check_lifecycle,
+           noted=True),
     Config("encryption", "ServerSideEncryptionConfiguration", "ServerSideEncryptionConfigurationNotFoundError",
            "EncryptionConfiguration", _check_encryption),
 )  # fmt: skip

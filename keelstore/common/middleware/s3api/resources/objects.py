@@ -14,6 +14,7 @@ from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.etags import bare
 from keelstore.common.middleware.s3api.guard import guarded
 from keelstore.common.middleware.s3api.history import real_version, written
+from keelstore.common.middleware.s3api.lifecycle import show_expiration, show_new_expiration
 from keelstore.common.middleware.s3api.metadata import from_client, to_client
 from keelstore.common.middleware.s3api.new_acl import object_acl_headers
 from keelstore.common.middleware.s3api.outcome import check
@@ -78,6 +79,7 @@ def put(request: S3Request) -> Response:
     for algorithm, value in body.expected.items():
         found[algorithm.header] = value or body.value(algorithm)
         found["x-amz-checksum-type"] = "FULL_OBJECT"
+    show_new_expiration(request, found, body.received, headers.get(OBJECT_TAGS))
     return Response(200, found, body=b"")
 
 
@@ -136,6 +138,7 @@ def get(request: S3Request) -> Response:
     show_lock(found, response.headers)
     if count := tag_count(response.headers):
         found["x-amz-tagging-count"] = str(count)
+    show_expiration(request, found, response.headers)
     if part is not None:
         status = _as_part(status, part, found, response)
     elif status == 200 and "Range" in headers and (request.method == "HEAD" or found.get("Content-Length") == "0"):
