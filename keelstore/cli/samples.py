@@ -176,8 +176,8 @@ SAMPLES = (
                 "# fernet_key_1 = 32 random bytes in url-safe base64\n"),
         _filter("keystoneauth", "keystoneauth", KeystoneAuthOptions,
                 "In place of 's3api ... tempauth': 'authtoken s3api s3token keystoneauth'. doc/admin/keystone.md tells how."),
-        Section("filter:authtoken", note="keystonemiddleware's, which has its own reference of options. delay_auth_decision: for "
-                "public containers, temporary URLs, forms and S3.",
+        Section("filter:authtoken", note="keystonemiddleware's, with options of its own. delay_auth_decision: for public "
+                "containers, temporary URLs, forms and S3.",
                 text="paste.filter_factory = keystonemiddleware.auth_token:filter_factory\n"
                      "# www_authenticate_uri = http://keystone:5000/\n# auth_url = http://keystone:5000/\n"
                      "# auth_type = password\n# username = swift\n# password = PUT-A-PASSWORD-HERE\n"
@@ -185,7 +185,8 @@ SAMPLES = (
                      "# delay_auth_decision = true\n# cache = swift.cache\n# include_service_catalog = false\n"
                      "# service_token_roles = service\n# service_token_roles_required = true\n"),
         _filter("s3token", "s3token", S3TokenOptions,
-                "S3 with EC2 credentials of Keystone. Its account needs the role 'service' to ask, and 'admin' to fetch secrets.",
+                "S3 with EC2 credentials of Keystone. Its account needs the role 'service' to ask, and 'admin' to fetch "
+                "secrets.",
                 "# auth_uri = http://keystone:5000/v3\n# auth_url = http://keystone:5000/\n# username = swift\n"
                 "# password = PUT-A-PASSWORD-HERE\n# user_domain_name = Default\n# project_name = service\n"
                 "# project_domain_name = Default\n"),

@@ -17,7 +17,7 @@ by ``common/wsgi`` when a pipeline is loaded), an options dataclass, a class tha
 - ``signatures``: those of URLs and forms; ``url_keys``: the keys that make them
 - ``staticweb``: containers as web sites; ``web_pages``: the pages that it makes
 - ``authorizing``: asking for authorization before the proxy does
-- ``keystoneauth``: identities that Keystone vouches for
+- ``keystoneauth``: identities that Keystone vouches for; ``s3token``: those of S3 keys, ``s3token_client``: asking Keystone
 - ``copy``: COPY, and PUT with X-Copy-From
 - ``account_quotas``, ``container_quotas``: limits to bytes and objects; ``quotas``: what both share
 - ``slo``: static large objects, with ``slo_manifest`` (a client's manifest, pure), ``slo_put`` and ``slo_delete``; ``dlo``:

@@ -6,8 +6,8 @@ are believed only when it has left its mark in the environ as well, which no cli
 
 ``decide`` is the whole rule, and pure. Denials get 401 (nobody known) or 403; the access line says why.
 
-Stands after authtoken, before whatever serves data. authtoken needs ``delay_auth_decision = true`` for public containers,
-temporary URLs and forms.
+Stands after authtoken (and s3token, for S3), before whatever serves data. authtoken needs ``delay_auth_decision = true`` for
+public containers, temporary URLs, forms and S3.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ from keelstore.common.middleware.tempauth import has_sync_key, unauthorized
 from keelstore.common.middleware.url_keys import note
 from keelstore.common.options import option, parse
 
-AFTER: Final = ("catch_errors", "gatekeeper", "memcache", "authtoken")
+AFTER: Final = ("catch_errors", "gatekeeper", "memcache", "authtoken", "s3token")
 BEFORE: Final = (
     "staticweb", "copy", "container_quotas", "account_quotas", "slo", "dlo", "versioned_writes", "symlink", "encryption",
 )  # fmt: skip
 
 IDENTITY: Final = "keystone.identity"
+S3_DETAILS: Final = "s3api.auth_details"
 MARKS: Final = ("keystone.token_info", "keystone.token_auth")  # environ: authtoken has seen to the headers
 UNKNOWN: Final = "_unknown"  # as the stored domain of a project: nobody could tell when the account was made
 _STORED: Final = "HTTP_X_ACCOUNT_SYSMETA_PROJECT_DOMAIN_ID"
@@ -198,6 +199,8 @@ class KeystoneAuth:
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         if self.options.allow_overrides and environ.get(AUTHORIZE_OVERRIDE):
+            if isinstance(known := environ.get(IDENTITY), Identity):  # s3api's, which asked us before
+                self._note_domain(environ, known)
             return self.app(environ, start_response)
         identity = identity_of(environ)
         environ[AUTHORIZE] = partial(self._authorize, identity)
@@ -207,6 +210,8 @@ class KeystoneAuth:
             environ["REMOTE_USER"] = text_to_wire(identity.project_name or identity.project_id or identity.user_id)
             if self.rules.reseller_admin_role in identity.roles:
                 environ[RESELLER] = True
+        if S3_DETAILS in environ and environ[S3_DETAILS].get("identify_only"):
+            return Response(401 if identity is None else 204)(environ, start_response)
         method = environ["REQUEST_METHOD"]
         parts = environ["PATH_INFO"].split("/", 4)
         if len(parts) < 3 or parts[0] or not parts[2] or (len(parts) > 4 and parts[4]):
@@ -252,6 +257,16 @@ class KeystoneAuth:
         stored = account_info(environ, self.app, account, source="KA").sysmeta.get("project-domain-id")
         return not stored or wire_to_text(stored) in self._domains
 
+    def _note_domain(self, environ: Environ, identity: Identity) -> None:
+        """As for a request of its own, for one that another middleware has authorized for ``identity``."""
+        if environ["REQUEST_METHOD"] not in ("PUT", "POST"):
+            return
+        parts = environ["PATH_INFO"].split("/", 4)
+        if len(parts) > 2 and parts[2] and not (len(parts) > 4 and parts[4]):
+            is_account = len(parts) < 4 or not parts[3]
+            if is_account or environ["REQUEST_METHOD"] == "PUT":
+                self._keep_domain(environ, identity, wire_to_text(parts[2]), is_account)
+
     def _keep_domain(self, environ: Environ, identity: Identity, account: str, is_account: bool) -> None:
         """Have the domain of the account's project stored with the account, when it is made or written to."""
         own = self.rules.of_account(account)
@@ -279,11 +294,16 @@ def _showing_domain(start_response: StartResponse) -> Any:
     return start
 
 
+def drop_identity(environ: Environ) -> None:
+    """Take out every header that tells of an identity: the client has sent it."""
+    for key in [key for key in environ if key.startswith(_IDENTITY_PREFIXES)]:
+        del environ[key]
+
+
 def identity_of(environ: Environ) -> Identity | None:
     """Who authtoken says that is asking; None when it does not say, or has not been asked (headers of a client go then)."""
     if not any(mark in environ for mark in MARKS):
-        for key in [key for key in environ if key.startswith(_IDENTITY_PREFIXES)]:
-            del environ[key]
+        drop_identity(environ)
         return None
     get = environ.get
     if get("HTTP_X_IDENTITY_STATUS") != "Confirmed" or get("HTTP_X_SERVICE_IDENTITY_STATUS") not in (None, "Confirmed"):
