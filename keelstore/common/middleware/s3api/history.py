@@ -82,11 +82,12 @@ def forget_nulls(request: S3Request, key: str) -> None:
 
 
 def written(request: S3Request, version: str | None) -> str | None:
-    """After a write of the request's object: what clients are told is its version; ``version`` is what Swift told."""
-    info = request.bucket_info()
-    if version is None and status_of(info) == SUSPENDED:
+    """After a write of the request's object, whose ``version`` is what Swift told: what clients are told.
+
+    While versioning is suspended the object is the one that is ``null``, and no id is told.
+    """
+    if version is None and status_of(request.bucket_info()) == SUSPENDED:
         forget_nulls(request, request.key)
-        return NULL
     return version
 
 

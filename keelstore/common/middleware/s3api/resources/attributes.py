@@ -55,7 +55,7 @@ def get_attributes(request: S3Request) -> Response:
     kept = stored_checksum(headers)
     if "Checksum" in asked and kept is not None:
         algorithm, value, kind = kept
-        writer.open("Checksum").leaf(algorithm.element, value.partition("-")[0]).leaf("ChecksumType", kind).close()
+        writer.open("Checksum").leaf(algorithm.element, value).leaf("ChecksumType", kind).close()
     if "ObjectParts" in asked and "-" in object_etag(headers) and is_true(headers.get("X-Static-Large-Object", "")):
         _write_parts(request, writer, parts_of(request, version), most, marker, has_checksums=kept is not None)
     if "StorageClass" in asked:

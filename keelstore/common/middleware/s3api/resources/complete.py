@@ -21,6 +21,7 @@ from keelstore.common.middleware.s3api.outcome import check, error_of
 from keelstore.common.middleware.s3api.request import OBJECT_SYSMETA, S3Request
 from keelstore.common.middleware.s3api.resources.tagging import OBJECT_TAGS
 from keelstore.common.middleware.s3api.routing import OBJECT, Route
+from keelstore.common.middleware.s3api.stored_checksum import stored_checksum
 from keelstore.common.middleware.s3api.upload import CHECKSUM, Part, Upload, find, parts, upload_id_of
 
 MAX_BODY: Final = 4 << 20
@@ -81,9 +82,12 @@ def _complete(request: S3Request, upload_id: str, wishes: Sequence[Wish]) -> Res
     try:
         upload = find(request)
     except S3Error as error:
-        if error.code == "NoSuchUpload" and _is_done(request, upload_id, etag):
-            return _answer(request, etag, Headers(), "", "")
-        raise
+        done = _done(request, upload_id, etag) if error.code == "NoSuchUpload" else None
+        if done is None:
+            raise
+        kept = stored_checksum(done)
+        name, kind = (f"{kept[0].name}={kept[1]}", kept[2]) if kept is not None else ("", "")
+        return _answer(request, etag, done, name, kind)
     known = parts(request, upload)
     stored = _checksums(request, upload, wishes)
     _check_parts(request, upload, wishes, known, stored)
@@ -127,15 +131,16 @@ def _etag_of(wishes: Sequence[Wish], upload_id: str) -> str:
     return f"{digest.hexdigest()}-{len(wishes)}"
 
 
-def _is_done(request: S3Request, upload_id: str, etag: str) -> bool:
-    """Whether this upload has become the object already, of these parts: then completing it again is no error."""
+def _done(request: S3Request, upload_id: str, etag: str) -> Headers | None:
+    """Headers of what this upload has become already, of these parts: then completing it again is no error."""
     response = request.swift("HEAD", request.bucket, request.key)
     response.close()
-    return (
+    is_ours = (
         response.is_success
         and response.headers.get(OBJECT_SYSMETA + "Upload-Id") == upload_id
         and response.headers.get(OBJECT_SYSMETA + "Etag") == etag
     )
+    return response.headers if is_ours else None
 
 
 def _check_parts(
