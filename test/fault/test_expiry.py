@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from test.support.client import Account, Answer, unique
+from test.support.client import Account, Answer
 from test.support.stage import Spot, Stage, object_beside
 from test.support.waiting import until
 

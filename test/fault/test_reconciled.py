@@ -197,7 +197,7 @@ def test_scenario_19_25_an_object_comes_under_the_policy_of_its_container(split:
         split.make(0)
     with split.on(1):
         split.make(1)
-        split.put(**{"X-Object-Meta-Test": "meta"})
+        split.put(b"body", **{"X-Object-Meta-Test": "meta"})
     assert len(set(split.policies())) == 2
     split.reconcile()
     assert split.policies() == [0, 0, 0]
@@ -253,7 +253,7 @@ def test_scenario_22_25_a_symlink_comes_to_its_target(split: Split) -> None:
         split.put(b"target", target)
     with split.on(1):
         split.make(1)
-        split.put(b"", **{"X-Symlink-Target": f"{split.container}/{target}".replace("\x00", "%00"), "Content-Type": "application/symlink"})
+        split.put(b"", "", **{"X-Symlink-Target": f"{split.container}/{target}".replace("\x00", "%00"), "Content-Type": "application/symlink"})
         split.get().expect(404)
         assert "X-Symlink-Target" in split.account.get(split.container, split.obj, query="symlink=get", headers=split.headers).expect(200).headers
     split.reconcile()

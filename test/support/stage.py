@@ -23,6 +23,8 @@ from test.support.processes import Process
 FILTERS = """
 [filter:container_sync]
 use = egg:swift#container_sync
+[filter:s3api]
+use = egg:swift#s3api
 [filter:bulk]
 use = egg:swift#bulk
 [filter:slo]
@@ -36,7 +38,8 @@ allow_object_versioning = true
 [filter:symlink]
 use = egg:swift#symlink
 """
-CONF = PROXY_CONF.replace("listing_formats tempauth copy", "listing_formats container_sync bulk tempauth copy slo dlo versioned_writes symlink") + FILTERS
+CONF = PROXY_CONF.replace("listing_formats tempauth copy",
+                          "listing_formats s3api container_sync bulk tempauth copy slo dlo versioned_writes symlink") + FILTERS
 INTERNAL_CONF = PROXY_CONF.replace("account_autocreate = true", "account_autocreate = true\nallow_open_expired = true").replace(
     "catch_errors gatekeeper healthcheck proxy-logging cache listing_formats tempauth copy proxy-logging",
     "catch_errors healthcheck cache listing_formats copy slo dlo versioned_writes symlink") + FILTERS

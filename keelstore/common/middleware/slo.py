@@ -73,7 +73,8 @@ _CONDITIONS: Final = ("If-Match", "If-None-Match", "If-Modified-Since", "If-Unmo
 _RESERVED: Final = ("X-Static-Large-Object is a reserved header. To create a static large object add query param "
                     "multipart-manifest=put.")
 _UNREADABLE: Final = "Unable to load SLO manifest"
-_LISTED_ETAG = re.compile(rb'"hash": "([^"\\;]*)((?:;[^"\\]*)?); slo_etag=([^"\\;]*)((?:;[^"\\]*)?)"')
+_LISTED_ETAGS = {name: re.compile(rb'"hash": "([^"\\;]*)((?:;[^"\\]*)?); ' + name.encode() + rb'=([^"\\;]*)((?:;[^"\\]*)?)"')
+                 for name in ("slo_etag", "s3_etag")}
 
 
 def _up_to(most: int) -> Check:
@@ -330,8 +331,9 @@ class Slo:
             data = b"".join(answer.body)
         finally:
             close(answer.body)
-        if b"; slo_etag=" in data:
-            data = with_slo_etags(data)
+        if b"; slo_etag=" in data or b"; s3_etag=" in data:
+            for name in _LISTED_ETAGS:  # that of s3api too: uploads in parts are large objects
+                data = with_etags(data, name)
             answer.headers = [header for header in answer.headers if header[0].lower() != "content-length"]
             answer.headers.append(("Content-Length", str(len(data))))
         start_response(answer.status, answer.headers)
@@ -421,10 +423,11 @@ def _as_raw(request: Request, response: Response, segments: list[Segment]) -> No
     ranged_response(request, response, len(data), lambda start, stop: (data[start:stop],))
 
 
-def with_slo_etags(listing: bytes) -> bytes:
-    """A JSON listing, ``slo_etag`` taken out of the hashes into fields of their own."""
-    found = _LISTED_ETAG.sub(rb'"hash": "\1\2\4", "slo_etag": "\\"\3\\""', listing)
-    if b"; slo_etag=" not in found:
+def with_etags(listing: bytes, which: str) -> bytes:
+    """A JSON listing, ``slo_etag`` or ``s3_etag`` taken out of the hashes into fields of their own."""
+    mark = f"; {which}=".encode()
+    found = _LISTED_ETAGS[which].sub(rb'"hash": "\1\2\4", "' + which.encode() + rb'": "\\"\3\\""', listing)
+    if mark not in found:
         return found
     try:  # in another layout than that of our own servers; or it is part of a name
         entries = json.loads(found)
@@ -432,8 +435,8 @@ def with_slo_etags(listing: bytes) -> bytes:
             kept = []
             for part in entry.get("hash", "").split("; "):
                 name, _, value = part.partition("=")
-                if name == "slo_etag":
-                    entry["slo_etag"] = f'"{value}"'
+                if name == which:
+                    entry[which] = f'"{value}"'
                 else:
                     kept.append(part)
             if "hash" in entry:

@@ -9,7 +9,7 @@ import pytest
 from keelstore.common import registry
 from keelstore.common.errors import ConfigError
 from keelstore.common.http import Response
-from keelstore.common.middleware.slo import OVERRIDE, Slo, SloOptions, filter_factory, with_slo_etags
+from keelstore.common.middleware.slo import OVERRIDE, Slo, SloOptions, filter_factory, with_etags
 from keelstore.common.names import HashPath
 from keelstore.common.segments import ObjectSegment, encode, etag_of, whole
 from test.unit.common.middleware.helpers import Got, Inner, call, make_environ
@@ -291,10 +291,10 @@ def test_listings_tell_the_etags_apart(setup):
     ('e1', {"hash": "e1"}),
 ])
 @pytest.mark.parametrize("compact", [False, True])
-def test_with_slo_etags(text, expected, compact):
+def test_with_etags(text, expected, compact):
     entries = [{"name": 'a"hash": "x; slo_etag=y"', "hash": text, "bytes": 1}, {"subdir": "d; slo_etag=x/"}]
     data = json.dumps(entries, separators=(",", ":") if compact else None).encode()
-    assert json.loads(with_slo_etags(data)) == [{"name": entries[0]["name"], "bytes": 1, **expected}, entries[1]]
+    assert json.loads(with_etags(data, "slo_etag")) == [{"name": entries[0]["name"], "bytes": 1, **expected}, entries[1]]
 
 
 @pytest.mark.parametrize("response", [
