@@ -198,7 +198,7 @@ def test_tags_come_and_go_and_leave_all_else(s3: Any, bucket: str) -> None:
     s3.put_object_tagging(Bucket=bucket, Key="k", Tagging={"TagSet": tags})
     assert s3.get_object_tagging(Bucket=bucket, Key="k")["TagSet"] == tags
     after = s3.head_object(Bucket=bucket, Key="k")
-    for name in ("Metadata", "ContentType", "ContentEncoding", "CacheControl", "ETag", "ContentLength"):
+    for name in ("Metadata", "ContentType", "ContentEncoding", "CacheControl", "ETag", "ContentLength", "LastModified"):
         assert after[name] == before[name], name
     s3.delete_object_tagging(Bucket=bucket, Key="k")
     assert s3.get_object_tagging(Bucket=bucket, Key="k")["TagSet"] == []

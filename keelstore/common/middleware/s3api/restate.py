@@ -2,6 +2,7 @@
 
 A POST of Swift replaces all that it can change, so everything else that an object has is sent along as it was read. It goes
 to the version itself, by the name that object versioning stores it under: Swift knows no POST to a version by its id.
+It keeps the time of what is there, so Last-Modified and listings stay as they are.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from keelstore.common.middleware.authorizing import denial
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.outcome import check
 from keelstore.common.middleware.s3api.request import S3Request
-from keelstore.common.middleware.versioned_writes.names import hidden_container, version_name
+from keelstore.common.middleware.versioned_writes.names import NULL, hidden_container, version_name
 from keelstore.common.timestamp import Timestamp
 
 _KEPT: Final = frozenset(
@@ -33,7 +34,10 @@ _CRYPTO: Final = "X-Object-Transient-Sysmeta-Crypto-"
 
 
 def restate(request: S3Request, headers: Headers, changes: Mapping[str, str]) -> None:
-    """``headers``: of the object, as its HEAD (of that version) gave them. ``changes``: headers to set; '' takes one away."""
+    """``headers``: of the object, as its HEAD (of that version) gave them. ``changes``: headers to set; '' takes one away.
+
+    Raises S3Error.
+    """
     _may_write(request)
     sent = {
         name: value
@@ -46,10 +50,23 @@ def restate(request: S3Request, headers: Headers, changes: Mapping[str, str]) ->
     sent = {name: value for name, value in sent.items() if value != "" or name.startswith("X-Object-Meta-")}
     version = headers.get("X-Object-Version-Id")
     container, key = request.bucket, request.key
-    if version is not None and version != "null":
+    if version is not None and version != NULL:
         container, key = hidden_container(container), version_name(key, Timestamp(version))
         sent["X-Backend-Allow-Reserved-Names"] = "true"
-    check(request, request.swift("POST", container, key, headers=sent, as_cluster=True)).drain()
+    elif "Content-Location" in headers:
+        raise S3Error("InvalidRequest", "The object is a link to another, whose metadata can only be changed there.")
+    sent["X-Timestamp"] = _time_after(headers).internal
+    response = request.swift("POST", container, key, headers=sent, as_cluster=True)
+    if response.status in (404, 409):
+        response.drain()
+        raise S3Error("OperationAborted")  # it was replaced, changed or deleted meanwhile
+    check(request, response).drain()
+
+
+def _time_after(headers: Headers) -> Timestamp:
+    """Newer than what is there, and shown as the same time: that time, with what has passed since as offset (``rewrite``)."""
+    found = Timestamp(headers.get("X-Backend-Timestamp") or headers["X-Timestamp"])
+    return Timestamp.from_raw(found.raw, max(found.offset + 1, Timestamp.now().raw - found.raw))
 
 
 def _may_write(request: S3Request) -> None:
