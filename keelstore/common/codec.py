@@ -131,6 +131,18 @@ class Codec:
             raise FragmentError(f"a segment of {len(segment)} octets where {total} were announced")
         return [segment]
 
+    def agrees(self, fragments: Sequence[bytes], witness: bytes) -> bool:
+        """Whether a further fragment is one of the very segment that ``ndata`` others give, payloads and all. Raises
+        FragmentError when they cannot tell.
+        """
+        try:
+            index = self.facts(witness).fragment
+        except FragmentError:
+            return False
+        same = [fragment for fragment in fragments if self.facts(fragment).fragment == index]
+        made = same[0] if same else self.rebuild(fragments, index)
+        return memoryview(made)[HEADER_SIZE:] == memoryview(witness)[HEADER_SIZE:]
+
     def rebuild(self, fragments: Iterable[bytes], index: int) -> bytes:
         """The fragment of this index, out of at least ``ndata`` others of the same segment. Raises FragmentError."""
         fragments = list(fragments)

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 REBUILD_NOW: Final = "X-Keelstore-Rebuild"  # of a REPLICATE: have your daemons look at this partition at once
 READER_CHECKS: Final = "X-Keelstore-Reader-Checks"  # of a GET of a fragment: who asks checks what is made of it
+CHECK_FIRST: Final = "X-Keelstore-Check-First"  # of a GET of a fragment: read and check all of it before any is sent
 TRUE_VALUES: Final = frozenset({"true", "1", "yes", "on", "t", "y"})
 
 
@@ -32,8 +33,14 @@ def title(name: str) -> str:
 
 @lru_cache(maxsize=8192)
 def environ_key(name: str) -> str:
-    """``X-Auth-Token`` to ``HTTP_X_AUTH_TOKEN``; Content-Type and Content-Length have no prefix."""
-    key = name.encode("latin-1").upper().decode("latin-1").replace("-", "_")
+    """``X-Auth-Token`` to ``HTTP_X_AUTH_TOKEN``; Content-Type and Content-Length have no prefix.
+
+    ``X-Amz-Meta-A_b`` becomes ``HTTP_X_AMZ_META_A=5FB``: S3 tells names with ``_`` from those with ``-``.
+    """
+    key = name.encode("latin-1").upper().decode("latin-1")
+    if "_" in key and key.startswith("X-AMZ-META-"):
+        key = key.replace("_", "=5F")
+    key = key.replace("-", "_")
     return key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else "HTTP_" + key
 
 

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 from keelstore.common.conditionals import evaluate
 from keelstore.common.errors import BadRequest, ObjectNotFound
-from keelstore.common.headers import READER_CHECKS, Headers, is_sys_or_user_meta, is_transient_sysmeta, title
+from keelstore.common.headers import (
+    CHECK_FIRST,
+    READER_CHECKS,
+    Headers,
+    is_sys_or_user_meta,
+    is_transient_sysmeta,
+    title,
+)
 from keelstore.common.http import BODY_CHECKED, Request, Response, http_date
 from keelstore.common.ranged import ranged_response
 from keelstore.common.timestamp import Timestamp
@@ -124,6 +131,8 @@ def _answer(server: ObjectServer, request: Request, stored: StoredObject) -> Res
         validation = NOT_CHECKED
     elif is_fragment and stored.size <= (CHECKED_FOR_RANGE if has_range else CHECKED_FIRST):
         stored.check_first(validation)
+    elif is_fragment and request.is_true_header(CHECK_FIRST):
+        stored.check_first(validation, always=True)
     if (is_fragment or not has_range) and server.validation.has_passed(stored):
         headers[BODY_CHECKED] = "true"  # the whole file is as it was written
     keeps = _keeps_cache(server, request, stored)

@@ -88,11 +88,11 @@ class StoredObject:
             raise self._corrupt(f"ends after {offset} of {self.size} bytes")
         return data
 
-    def check_first(self, validation: Validation) -> None:
-        """Read the whole and check its MD5, where that is due, before anything of it is given. Raises ObjectCorrupt:
-        quarantined.
+    def check_first(self, validation: Validation, always: bool = False) -> None:
+        """Read the whole and check its MD5, where that is due (``always``: unless it was done of late), before anything
+        of it is given. Raises ObjectCorrupt: quarantined.
         """
-        if self.size and validation.is_due(self):
+        if self.size and (not validation.has_passed(self) if always else validation.is_due(self)):
             try:
                 digest = on_disk_thread(self.place.device, _digest_of, self._fd, self.size)
             except OSError as error:

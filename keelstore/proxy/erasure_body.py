@@ -6,7 +6,8 @@ on at which it failed. When no node is left the body ends with an error, which b
 A wrong payload in a fragment with a sound header cannot be seen in decoding. The object servers of this project check
 small and middling fragments before they send them; what comes from others is checked as a whole: the last segment of a
 whole object is held back until the MD5 of all is right. An object of one segment is then decoded of other
-fragments, until one choice is right.
+fragments, until one choice is right. What a range gives of archives that nobody checked is compared with one fragment
+more, a *witness*; where they do not agree, all nodes are asked again, to check what they have before they send it.
 
 Memory: one segment, its fragments, and what is under way on the connections.
 """
@@ -24,7 +25,7 @@ from keelstore.common.codec import Codec, FragmentError
 from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.errors import BackendError
 from keelstore.common.headers import Headers
-from keelstore.common.http import Response
+from keelstore.common.http import BODY_CHECKED, Response
 from keelstore.proxy.fanout import FAILURES
 
 MAX_CHOICES = 512  # sets of fragments tried to find a right one
@@ -36,7 +37,7 @@ class Opener(Protocol):
 
     def others(self) -> Any: ...
     def failed(self, node: Any, error: object) -> None: ...
-    def open(self, node: Any, first: int, last: int, exclude: frozenset[int]) -> Stream | None: ...
+    def open(self, node: Any, first: int, last: int, exclude: frozenset[int], is_checked: bool = False) -> Stream | None: ...
 
 
 class Stream:
@@ -62,6 +63,11 @@ class Stream:
             return cls(node, response, fragment, int(found[1]), int(found[2]) + 1)
         length = response.headers.get("Content-Length", "")
         return cls(node, response, fragment, 0, int(length) if response.status == 200 and length.isdigit() else 0)
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether the node knows that the archive is as it was written."""
+        return self.response.headers.get(BODY_CHECKED) == "true"
 
     def read(self, size: int) -> bytes:
         """Exactly so many bytes. Raises BackendError, OSError."""
@@ -107,14 +113,21 @@ class Stream:
 
 
 class Fragments:
-    """An object's segments. ``streams`` are of distinct fragments, as many as decoding needs."""
+    """An object's segments. ``streams`` are of distinct fragments, as many as decoding needs. ``has_witness``: a segment of
+    unchecked streams is compared with a further fragment, if there is one.
+    """
 
-    def __init__(self, codec: Codec, segment_size: int, length: int, streams: list[Stream], opener: Opener):
+    def __init__(self, codec: Codec, segment_size: int, length: int, streams: list[Stream], opener: Opener,
+                 has_witness: bool = False):
         self._codec, self.segment_size, self.length, self._opener = codec, segment_size, length, opener
         self._streams: list[Stream] = streams
         self._fragment_size = codec.fragment_size(segment_size)
         self._last = 0
         self.last_fragments: list[bytes] = []
+        self._has_witness = has_witness
+        self._witness: Stream | None = None
+        self._witness_node: Any = None
+        self._asks_checked = False  # some fragment is wrong: nodes are to look before they send
 
     def headers(self) -> Headers:
         """Those of an answer that has the object's type."""
@@ -134,6 +147,7 @@ class Fragments:
                     stream.skip(ahead)
                 except FAILURES as error:
                     self._replace(index, first, error)
+        self._open_witness(first)
 
     def _in_use(self, but: int) -> frozenset[int]:
         return frozenset(stream.fragment for index, stream in enumerate(self._streams) if index != but)
@@ -141,7 +155,7 @@ class Fragments:
     def _reopen(self, index: int, first: int) -> None:
         old = self._streams[index]
         old.close()
-        found = self._opener.open(old.node, first, self._last, self._in_use(index))
+        found = self._opener.open(old.node, first, self._last, self._in_use(index), self._asks_checked)
         if found is None:
             self._replace(index, first, "cannot give another range")
         else:
@@ -160,16 +174,79 @@ class Fragments:
         old.close()
         self._opener.failed(old.node, error)
         exclude = self._in_use(index)
-        while (node := self._opener.others()) is not None:
-            found = self._opener.open(node, first, self._last, exclude)
+        while (node := self._other()) is not None:
+            found = self._opener.open(node, first, self._last, exclude, self._asks_checked)
             if found is not None:
                 self._streams[index] = found
                 self._align(index, first)
                 return
         raise BackendError(f"GET {self._opener.path}: no other node has a fragment to go on with")
 
+    def _other(self) -> Any:
+        """A node to take a fragment from: at last that of the witness, whose fragment is worth more in this place."""
+        node = self._opener.others()
+        if node is None and self._witness_node is not None:
+            node, self._witness_node = self._witness_node, None
+            self._close_witness()
+            self._has_witness = False
+        return node
+
+    # -- witness -------------------------------------------------------------------------------------------------------
+
+    def _open_witness(self, first: int) -> None:
+        """One fragment more of the segments from ``first`` on, if one is wanted and to be had."""
+        if not self._has_witness or all(stream.is_checked for stream in self._streams):
+            self._close_witness()
+            return
+        node = self._witness_node or self._opener.others()
+        self._close_witness()
+        while node is not None:
+            try:
+                found = self._opener.open(node, first, self._last, self._in_use(-1), self._asks_checked)
+                if found is not None:
+                    self._witness, self._witness_node = found, node
+                    found.skip(first * self._fragment_size - found.position)
+                    return
+            except FAILURES as error:
+                self._opener.failed(node, error)
+                self._close_witness()
+            node = self._opener.others()
+        self._has_witness, self._witness_node = False, None
+
+    def _close_witness(self) -> None:
+        witness, self._witness = self._witness, None
+        if witness is not None:
+            witness.close()
+
+    def _is_witnessed(self, number: int) -> bool:
+        while self._witness is not None:
+            try:
+                return self._codec.agrees(self.last_fragments, self._witness.read(len(self.last_fragments[0])))
+            except FAILURES as error:
+                self._opener.failed(self._witness.node, error)
+                self._witness_node = None
+                self._open_witness(number)
+        return True  # nothing is left to compare it with
+
+    def _check_all(self, number: int) -> None:
+        """A fragment of segment ``number`` is wrong: get all of them from nodes that look first."""
+        if self._asks_checked:
+            raise BackendError(f"GET {self._opener.path}: the fragments do not agree")
+        self._asks_checked = True
+        for index, stream in enumerate(self._streams):
+            if not stream.is_checked:
+                self._reopen(index, number)
+        self._open_witness(number)
+
     def segment(self, number: int) -> bytes:
         """The next segment. Raises BackendError."""
+        while True:
+            segment = self._decoded(number)
+            if self._witness is None or self._is_witnessed(number):
+                return segment
+            self._check_all(number)
+
+    def _decoded(self, number: int) -> bytes:
         size = min(self.segment_size, self.length - number * self.segment_size)
         each = self._codec.fragment_size(size)
         fragments: list[bytes | None] = [None] * len(self._streams)
@@ -232,6 +309,7 @@ class Fragments:
     def close(self) -> None:
         for stream in self._streams:
             stream.close()
+        self._close_witness()
 
 
 class FragmentBody:

@@ -16,7 +16,7 @@ from keelstore.common import byteranges
 from keelstore.common.codec import codec_for
 from keelstore.common.concurrency import Event, spawn
 from keelstore.common.errors import BackendError, WaitTimeout
-from keelstore.common.headers import Headers
+from keelstore.common.headers import CHECK_FIRST, Headers
 from keelstore.common.http import BODY_CHECKED, Response
 from keelstore.common.policy import ErasureCodingPolicy
 from keelstore.common.quorum import quorum_size
@@ -275,9 +275,10 @@ class _FragmentRead:
         streams = [Stream.of(facts.source.node, facts.source.response, facts.fragment) for facts in chosen
                    if facts.fragment is not None]
         is_whole = self.pairs is None or any(facts.status == 200 for facts in chosen)
-        is_checked = all(facts.source.response.headers.get(BODY_CHECKED) == "true" for facts in chosen)
+        is_checked = all(stream.is_checked for stream in streams)
         fragments = Fragments(self.codec, segment_size, length, streams,
-                              _Opener(self.reading, bucket, [*nodes, *told], self.codec.fragment_size(segment_size)))
+                              _Opener(self.reading, bucket, [*nodes, *told], self.codec.fragment_size(segment_size)),
+                              has_witness=not is_whole)
         answer = Response(200, client_headers(source.headers))
         headers = answer.headers
         for name in ("Content-Range", BODY_CHECKED):
@@ -338,9 +339,9 @@ class _Opener:
     def failed(self, node: Any, error: object) -> None:
         self._reading.app.health.error(node, f"GET {self.path}: {error}")
 
-    def open(self, node: Any, first: int, last: int, exclude: frozenset[int]) -> Stream | None:
+    def open(self, node: Any, first: int, last: int, exclude: frozenset[int], is_checked: bool = False) -> Stream | None:
         """The node's fragments of segments ``first`` to ``last``, of an index not in ``exclude``; None when it has none
-        that fits.
+        that fits. ``is_checked``: it is to read its archive first, and give nothing that is not as it was written.
         """
         headers = Headers(self._reading.target.headers)
         for name in ("If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since",
@@ -349,6 +350,8 @@ class _Opener:
         size = self._fragment_size
         headers["Range"] = f"bytes={first * size}-{(last + 1) * size - 1}"
         headers[PREFERENCES] = preferences([(self._bucket.timestamp, exclude)])
+        if is_checked:
+            headers[CHECK_FIRST] = "true"
         response = self._reading.ask(node, headers)
         if response is None:
             return None

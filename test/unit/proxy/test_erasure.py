@@ -426,6 +426,82 @@ def test_a_rotten_fragment_is_replaced_when_servers_check_nothing(tmp_path, at):
         cluster.close()
 
 
+BIG = 70 * SEGMENT + 17  # archives of more than a server checks for a range
+
+
+def spoil(path, at):
+    data = bytearray(path.read_bytes())
+    data[at] ^= 255
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(("rotten", "value"), [
+    ((0,), "bytes=100-200"), ((5,), "bytes=-20"), ((4, 5), "bytes=0-9,20-29"), ((0, 1), f"bytes={69 * SEGMENT - 5}-{69 * SEGMENT + 5}"),
+    ((1, 4), "bytes=-20"), ((2, 5), "bytes=100-200"), ((0, 3), "bytes=0-9,20-29"),
+])  # fmt: skip
+def test_ranges_of_large_objects_are_right_whatever_rots(cluster, rotten, value):
+    body = octets(BIG)
+    cluster.ask("PUT", PATH, body=body)
+    expected = cluster.ask("GET", PATH, {"Range": value}).read(1 << 20)
+    for index in rotten:
+        path = fragments(cluster)[index]
+        for segment in range(71):
+            spoil(path, segment * (SEGMENT // 4 + 80) + 80 + (segment if segment == 70 and index else segment * index) % 4)
+    forget(cluster)
+    answer = cluster.ask("GET", PATH, {"Range": value})
+    assert answer.status == 206
+    got = answer.read(1 << 20)
+    if "," in value:  # boundaries differ
+        assert got.split(b"\r\n")[4] == body[:10] and got.split(b"\r\n")[9] == body[20:30]
+    else:
+        assert got == expected
+    assert {path.name.split("#")[1].split(".")[0] for path in fragments(cluster)} >= {str(n) for n in range(6) if n not in rotten}
+
+
+def test_ranges_with_a_rotten_fragment_beside_one_that_is_gone(cluster):
+    body = octets(BIG)
+    cluster.ask("PUT", PATH, body=body)
+    fragments(cluster)[3].unlink()
+    spoil(fragments(cluster)[0], 90)
+    forget(cluster)
+    assert cluster.ask("GET", PATH, {"Range": "bytes=0-99"}).read(1 << 20) == body[:100]
+    assert len([path for path in fragments(cluster) if "quarantined" in path.parts]) == 1
+    assert cluster.ask("GET", PATH, {"Range": "bytes=0-99"}).read(1 << 20) == body[:100]
+
+
+def test_ranges_of_rotten_fragments_that_no_server_looks_at_are_an_error(cluster, monkeypatch):
+    from keelstore.obj.reader import StoredObject
+
+    body = octets(BIG)
+    cluster.ask("PUT", PATH, body=body)
+    spoil(fragments(cluster)[0], 90)
+    forget(cluster)
+    monkeypatch.setattr(StoredObject, "check_first", lambda *_arguments, **_named: None)  # servers of another make
+    with pytest.raises(Exception, match="do not agree"):
+        cluster.ask("GET", PATH, {"Range": "bytes=0-99"}).read(1 << 20)
+
+
+def test_a_range_whose_witness_is_needed_goes_on(cluster, monkeypatch):
+    from keelstore.proxy.erasure_body import Stream
+
+    body = octets(BIG)
+    cluster.ask("PUT", PATH, body=body)
+    forget(cluster)
+    fragments(cluster)[5].unlink()
+    read, left = Stream.read, [1]
+
+    def broken(self, size):
+        if self.fragment == 0 and self.position > 0 and left[0]:
+            left[0] -= 1
+            raise OSError("reset")
+        return read(self, size)
+
+    monkeypatch.setattr(Stream, "read", broken)
+    last = 3 * SEGMENT
+    assert cluster.ask("GET", PATH, {"Range": f"bytes=0-{last}"}).read(1 << 20) == body[: last + 1]
+    assert not left[0]
+
+
 def test_a_stream_that_breaks_goes_on_elsewhere(cluster, monkeypatch):
     body = octets(5 * SEGMENT)
     cluster.ask("PUT", PATH, body=body)
