@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 _public: dict[str, dict[str, Any]] = {}
@@ -18,6 +18,12 @@ def register_info(name: str, **data: Any) -> None:
 def register_admin_info(name: str, **data: Any) -> None:
     """As :func:`register_info`, shown to holders of the admin key only."""
     _admin.setdefault(name, {}).update(data)
+
+
+def registered(name: str) -> Mapping[str, Any] | None:
+    """What was registered in section ``name``, in either way; None when nothing was: what it stands for is not there."""
+    found = _public.get(name)
+    return found if found is not None else _admin.get(name)
 
 
 def published(disallowed: Iterable[str] = (), admin: bool = False) -> dict[str, Any]:

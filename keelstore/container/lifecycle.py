@@ -89,7 +89,7 @@ class ContainerLifecycle(Daemon):
         return dict(self.counts)
 
     def after_pass(self, only: Selection, took_s: float) -> None:
-        if self.progress.done:
+        if any(self.counts.values()):
             self.log.info("lifecycle: %s", {name: count for name, count in self.counts.items() if count})
 
     def carry_out(self, job: Bucket) -> bool:

@@ -6,8 +6,8 @@ In counter mode the same call encrypts and decrypts, and the octet at offset n d
 from __future__ import annotations
 
 import os
-from base64 import b64encode
-from hmac import digest
+from base64 import b64decode, b64encode
+from hmac import compare_digest, digest
 from typing import Any, Final
 
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -73,6 +73,25 @@ class ShortTexts:
             context.reset_nonce(iv)
         found: bytes = context.update(data)
         return found
+
+
+def customer_wrapping_key(object_key: bytes, customer_key: bytes) -> bytes:
+    """What wraps the key of a body that can be read with both keys only."""
+    return digest(object_key, customer_key, "sha256")
+
+
+def customer_mark(customer_key: bytes, salt: bytes) -> str:
+    """What tells a customer's key from others, and nothing else of it: ``<salt>:<HMAC of the salt>``, in base64."""
+    return f"{b64encode(salt).decode()}:{b64encode(digest(customer_key, salt, 'sha256')).decode()}"
+
+
+def is_marked(customer_key: bytes, mark: str) -> bool:
+    """Whether it is the key of the mark."""
+    try:
+        salt = b64decode(mark.partition(":")[0], validate=True)
+    except ValueError:
+        return False
+    return bool(salt) and compare_digest(customer_mark(customer_key, salt).encode(), mark.encode())
 
 
 def mac(key: bytes, etag: str) -> str:

@@ -56,11 +56,13 @@ class BodyKey:
 
 
 class HeaderDecrypter:
-    """The headers of one answer, decrypted. ``body``: how its body is encrypted, or None."""
+    """The headers of one answer, decrypted. ``body``: how its body is encrypted, or None. ``is_withheld``: the body cannot be
+    decrypted, since ``customer_key`` is not the key that it needs beside ours."""
 
-    def __init__(self, headers: list[Header], fetch: Callback | None):
+    def __init__(self, headers: list[Header], fetch: Callback | None, customer_key: bytes | None = None):
         """Raises CannotDecrypt."""
-        self._fetch = fetch
+        self._fetch, self._customer_key = fetch, customer_key
+        self.is_withheld = False
         self._ciphers: dict[bytes, cipher.ShortTexts] = {}
         self.body: BodyKey | None = None
         self.headers = headers
@@ -81,19 +83,22 @@ class HeaderDecrypter:
         if (body is None) != (etag is None):
             raise CannotDecrypt(BODY, "crypto meta of the body, or of the ETag, is missing")
         if body is not None and etag is not None:
-            self._decrypt_body_meta(body, etag, crypto.get(meta.ETAG_MAC))
+            self._decrypt_body_meta(body, etag, crypto.get(meta.ETAG_MAC), crypto.get(meta.CUSTOMER))
         listed = crypto.get(meta.LISTING_ETAG)
         if listed is not None:
             self.headers.append((meta.LISTING_ETAG, self._text(listed, None, "container")))
         self._decrypt_user_metadata(crypto)
 
-    def _decrypt_body_meta(self, text: str, etag: str, mac: str | None) -> None:
+    def _decrypt_body_meta(self, text: str, etag: str, mac: str | None, mark: str | None) -> None:
         try:
             found = meta.decode(text)
             if not found.body_key or not found.iv:
                 raise meta.BadCryptoMeta("crypto meta of a body without key or IV")
             keys = fetched(self._fetch, found.key_id)
-            key = self._cipher(keys["object"]).apply(found.body_key_iv, found.body_key)
+            wrapping_key = keys["object"]
+            if mark is not None:
+                wrapping_key = self._with_customers(wrapping_key, mark)
+            key = self._cipher(wrapping_key).apply(found.body_key_iv, found.body_key)
         except (meta.BadCryptoMeta, ValueError, KeyError) as error:
             raise CannotDecrypt(BODY, f"bad crypto meta of the body: {error}") from None
         plain = self._text(etag, keys, "object")
@@ -102,6 +107,13 @@ class HeaderDecrypter:
         self.body = BodyKey(key, found.iv)
         self.headers = [pair for pair in self.headers if title(pair[0]) != "Etag"]
         self.headers.append(("Etag", plain))
+
+    def _with_customers(self, object_key: bytes, mark: str) -> bytes:
+        key = self._customer_key
+        if key is None or not cipher.is_marked(key, mark):
+            self.is_withheld = True
+            return object_key
+        return cipher.customer_wrapping_key(object_key, key)
 
     def _decrypt_user_metadata(self, crypto: dict[str, str]) -> None:
         prefix = meta.USER_META_PREFIX

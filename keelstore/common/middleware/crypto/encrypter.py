@@ -11,7 +11,8 @@ from hashlib import md5
 from typing import Any, Final
 
 from keelstore.common.errors import UnprocessableEntity
-from keelstore.common.http import Environ
+from keelstore.common.headers import is_true
+from keelstore.common.http import CUSTOMER_KEY, Environ
 from keelstore.common.httpinput import FileLike
 from keelstore.common.middleware.crypto import cipher, meta
 from keelstore.common.middleware.crypto.keys import Callback, Keys
@@ -89,6 +90,9 @@ class Footers:
         self._outer: Callable[[MutableMapping[str, str]], None] | None = environ.get(FOOTERS)
         self._wanted: str | None = environ.pop("HTTP_ETAG", None)
         self._overrides = [environ.get(key) for _name, key in _OVERRIDES]
+        # A manifest is not what a client gave: who deletes a large object has to read it without its key.
+        is_manifest = is_true(environ.get("HTTP_X_STATIC_LARGE_OBJECT", ""))
+        self._customer_key: bytes | None = None if is_manifest else environ.get(CUSTOMER_KEY)
 
     def __call__(self, footers: MutableMapping[str, str]) -> None:
         """Raises UnprocessableEntity when the body is not the one whose ETag was announced."""
@@ -101,7 +105,11 @@ class Footers:
             raise UnprocessableEntity()
         if body.started:
             iv, wrapping_iv = body.iv, cipher.new_iv()
-            wrapped = cipher.apply(keys["object"], wrapping_iv, body.key)
+            wrapping_key, customer_key = keys["object"], self._customer_key
+            if customer_key is not None:
+                wrapping_key = cipher.customer_wrapping_key(wrapping_key, customer_key)
+                footers[meta.CUSTOMER] = cipher.customer_mark(customer_key, cipher.new_iv())
+            wrapped = cipher.apply(wrapping_key, wrapping_iv, body.key)
             footers[meta.BODY_META] = meta.body_meta(iv, self._key_id, wrapped, wrapping_iv)
             footers[meta.ETAG] = meta.encrypt_text(keys["object"], etag)
             footers[meta.ETAG_MAC] = cipher.mac(keys["object"], etag)

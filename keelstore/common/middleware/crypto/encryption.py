@@ -19,6 +19,8 @@ from keelstore.common.errors import ConfigError, RequestError
 from keelstore.common.headers import header_of, title
 from keelstore.common.http import (
     BODYLESS,
+    CUSTOMER_KEY,
+    ENCRYPTS,
     TRANS_ID,
     Environ,
     Response,
@@ -67,8 +69,9 @@ class Encryption:
         if len(parts) == 5 and parts[4]:
             if method == "GET" or method == "HEAD":
                 return self._read(environ, start_response)
-            if self.is_enabled and (method == "PUT" or method == "POST"):
-                return self._write(environ, start_response)
+            if method == "PUT" or method == "POST":
+                if self.is_enabled or environ.get(ENCRYPTS) or environ.get(CUSTOMER_KEY) is not None:
+                    return self._write(environ, start_response)
         elif method == "GET" and len(parts) > 3 and parts[3]:
             return self._list(environ, start_response)
         return self.app(environ, start_response)
@@ -119,12 +122,16 @@ class Encryption:
         answer = Answer(self.app, environ)
         body = answer.body
         try:
-            found = decrypter.HeaderDecrypter(answer.headers, fetch)
+            found = decrypter.HeaderDecrypter(answer.headers, fetch, environ.get(CUSTOMER_KEY))
             headers = found.headers
             status = int(answer.status[:3])
             if found.body is not None and 200 <= status < 300:
                 headers.append((decrypter.CIPHER, cipher.NAME))
                 if environ["REQUEST_METHOD"] == "GET" and status not in BODYLESS:
+                    if found.is_withheld:
+                        close(body)
+                        refusal = Response(400, body="the object needs the key of its owner", content_type="text/plain")
+                        return refusal(environ, start_response)
                     by_name = {title(name): value for name, value in headers}
                     body = decrypter.decrypted_body(body, found.body, status, by_name)
         except CannotDecrypt as error:

@@ -29,6 +29,7 @@ from keelstore.common.middleware.crypto import cipher
 BODY_META: Final = "X-Object-Sysmeta-Crypto-Body-Meta"
 ETAG: Final = "X-Object-Sysmeta-Crypto-Etag"
 ETAG_MAC: Final = "X-Object-Sysmeta-Crypto-Etag-Mac"
+CUSTOMER: Final = "X-Object-Sysmeta-Crypto-Customer-Key"  # which key of a client's wraps the body's key beside the object's
 LISTING_ETAG: Final = "X-Object-Sysmeta-Container-Update-Override-Etag"
 USER_META: Final = "X-Object-Transient-Sysmeta-Crypto-Meta"
 USER_META_PREFIX: Final = "X-Object-Transient-Sysmeta-Crypto-Meta-"

@@ -8,10 +8,13 @@ from urllib.parse import unquote_to_bytes
 
 from keelstore.common.headers import Headers
 from keelstore.common.middleware.s3api import access, acl
+from keelstore.common.middleware.s3api.encrypting import check_key
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.etags import object_etag
 from keelstore.common.middleware.s3api.outcome import error_of
 from keelstore.common.middleware.s3api.request import ETAG_IS_AT, S3Request
+from keelstore.common.middleware.s3api.sse import COPY_SOURCE, CustomerKey
+from keelstore.common.middleware.s3api.versions import version_id_of
 
 MAX_COPY_BYTES: Final = 5 << 30
 _CONDITIONS: Final = ("If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since")
@@ -19,13 +22,14 @@ _CONDITIONS: Final = ("If-Match", "If-None-Match", "If-Modified-Since", "If-Unmo
 
 @dataclass(frozen=True)
 class CopySource:
-    """``headers``: of the source as it was when the conditions were checked."""
+    """``headers``: of the source as it was when the conditions were checked. ``key_of_customer``: that it is read with."""
 
     account: str
     bucket: str
     key: str
     version: str | None
     headers: Headers
+    key_of_customer: CustomerKey | None = None
 
     @property
     def size(self) -> int:
@@ -80,7 +84,7 @@ def open_source(request: S3Request) -> CopySource:
         value = request.header(f"X-Amz-Copy-Source-{name}")
         if value:
             headers[name] = value
-    query = {"version-id": version} if version is not None else {}
+    query = {"version-id": version} if version is not None and version_id_of(version) else {}
     response = request.swift("HEAD", bucket, key, account=account, headers=headers, query=query)
     response.close()
     if response.status == 404:
@@ -97,4 +101,6 @@ def open_source(request: S3Request) -> CopySource:
     if not response.is_success:
         raise error_of(request, response)
     access.check_object(request, response.headers, acl.READ, account=account, bucket=bucket, key=key)
-    return CopySource(account, bucket, key, version, response.headers)
+    return CopySource(
+        account, bucket, key, version, response.headers, check_key(request, response.headers, COPY_SOURCE)
+    )

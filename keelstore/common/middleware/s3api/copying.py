@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
-from keelstore.common.http import Response
+from keelstore.common.http import CUSTOMER_KEY, Response
 from keelstore.common.httpinput import FileLike
 from keelstore.common.middleware.s3api.body import ProvenBody
 from keelstore.common.middleware.s3api.checksums import Algorithm
@@ -47,8 +47,18 @@ def copy_data(
     """Write what was read of ``source`` (of its range ``wanted``) to an object; gives the answer and the checksum made."""
     read: Mapping[str, str] = {"Range": wanted} if wanted else {}
     query = {"version-id": source.version} if source.version is not None else {}
+    key = source.key_of_customer
     response = check(
-        request, request.swift("GET", source.bucket, source.key, account=source.account, headers=read, query=query)
+        request,
+        request.swift(
+            "GET",
+            source.bucket,
+            source.key,
+            account=source.account,
+            headers=read,
+            query=query,
+            extra={CUSTOMER_KEY: key.key if key is not None else None},
+        ),
     )
     try:
         body = ProvenBody(_Stream(response), int(response.headers["Content-Length"]), None, {algorithm: None})

@@ -10,7 +10,7 @@ from typing import Final
 from keelstore.common import concurrency
 from keelstore.common.headers import Headers, is_true
 from keelstore.common.http import Response
-from keelstore.common.middleware.s3api import access, acl
+from keelstore.common.middleware.s3api import access, acl, encrypting
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.etags import object_etag
 from keelstore.common.middleware.s3api.history import real_version
@@ -48,6 +48,7 @@ def get_attributes(request: S3Request) -> Response:
     most = min(_number(request, "X-Amz-Max-Parts", MAX_PARTS), MAX_PARTS)
     marker = _number(request, "X-Amz-Part-Number-Marker", 0)
     headers, version = headers_of(request)
+    encrypting.check_key(request, headers)
     access.check_object(request, headers, acl.READ, "s3:GetObjectAttributes")
     writer = Writer("GetObjectAttributesResponse")
     if "ETag" in asked:

@@ -12,7 +12,7 @@ from typing import Final
 from keelstore.common import concurrency
 from keelstore.common.headers import Headers
 from keelstore.common.http import Response
-from keelstore.common.middleware.s3api import acl, checksums, kept_alive, locks, xml
+from keelstore.common.middleware.s3api import acl, checksums, encrypting, kept_alive, locks, xml
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.etags import bare
 from keelstore.common.middleware.s3api.guard import guarded
@@ -88,6 +88,7 @@ def _complete(request: S3Request, upload_id: str, wishes: Sequence[Wish]) -> Res
         kept = stored_checksum(done)
         name, kind = (f"{kept[0].name}={kept[1]}", kept[2]) if kept is not None else ("", "")
         return _answer(request, etag, done, name, kind)
+    encrypting.of_part(request, upload.headers)
     known = parts(request, upload)
     stored = _checksums(request, upload, wishes)
     _check_parts(request, upload, wishes, known, stored)
@@ -240,6 +241,7 @@ def _headers(request: S3Request, upload: Upload, etag: str) -> dict[str, str]:
             OBJECT_TAGS,
             locks.RETENTION,
             locks.LEGAL_HOLD,
+            encrypting.MARK,
         ):
             found[name] = value
     has_type = marker.get(OBJECT_SYSMETA + "Has-Content-Type")
@@ -269,6 +271,7 @@ def _answer(request: S3Request, etag: str, headers: Headers, checksum: str, kind
     found, made = Headers(), written(request, headers.get("X-Object-Version-Id"))
     if made is not None:
         found["x-amz-version-id"] = made
+    encrypting.show(request, found)
     return Response(200, found, body=writer.to_bytes(), content_type="application/xml")
 
 
@@ -277,7 +280,7 @@ def abort(request: S3Request) -> Response:
     for number in parts(request, upload):
         check(request, request.swift("DELETE", request.segments, upload.part(number)), 404).drain()
     check(request, request.swift("DELETE", request.segments, upload.marker), 404).drain()
-    return Response(204)
+    return Response(204, content_type="text/html; charset=UTF-8")  # of no body at all: as Swift says it
 
 
 ROUTES = (

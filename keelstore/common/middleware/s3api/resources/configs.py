@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from keelstore.common.http import Response
-from keelstore.common.middleware.s3api import cors_rules, documents, lifecycle_rules, xml
+from keelstore.common.middleware.s3api import cors_rules, documents, encrypting, lifecycle_rules, xml
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.request import S3Request
 from keelstore.common.middleware.s3api.routing import BUCKET, OWNER, Handler, Route
@@ -74,6 +74,7 @@ def _check_lifecycle(_request: S3Request, document: xml.Element) -> bytes:
 
 
 def _check_encryption(_request: S3Request, document: xml.Element) -> None:
+    encrypting.needs_filter()
     rules = list(document.children("Rule"))
     default = rules[0].find("ApplyServerSideEncryptionByDefault") if len(rules) == 1 else None
     if default is None:

@@ -6,7 +6,7 @@ from typing import Final
 
 from keelstore.common.headers import Headers
 from keelstore.common.http import Response, parse_http_date
-from keelstore.common.middleware.s3api import kept_alive, locks
+from keelstore.common.middleware.s3api import encrypting, kept_alive, locks
 from keelstore.common.middleware.s3api.checksums import ALGORITHMS, FULL_OBJECT, Algorithm, named
 from keelstore.common.middleware.s3api.copy_source import MAX_COPY_BYTES, CopySource, open_source
 from keelstore.common.middleware.s3api.copying import copy_data
@@ -63,6 +63,10 @@ def copy_object(request: S3Request) -> Response:
         headers |= from_client(request)
     headers |= object_acl_headers(request)
     headers |= sent_lock(request)
+    kept = encrypting.of_write(request)
+    headers[encrypting.MARK] = kept.get(encrypting.MARK, "")
+    if algorithm is None and (kept or source.key_of_customer is not None):
+        algorithm = ALGORITHMS["CRC64NVME"]  # the data have to come through here, for they change keys
     headers[OBJECT_TAGS] = (sent_tags(request) if replaces_tags else source.headers.get(OBJECT_TAGS)) or ""
     if source.size < LONG_BYTES:
         return _copy(request, source, headers, replaces, algorithm)
@@ -81,7 +85,8 @@ def _copy(
         if guard is not None:
             guard.decide()
             headers |= guard.headers()
-        if algorithm is not None and (kept is None or kept[0] is not algorithm):
+        is_rekeyed = bool(headers.get(encrypting.MARK)) or source.key_of_customer is not None
+        if algorithm is not None and (is_rekeyed or kept is None or kept[0] is not algorithm):
             if not replaces:
                 headers |= {name: value for name, value in source.headers.items() if _is_described(name)}
             headers = {name: value for name, value in headers.items() if value or name.startswith("X-Object-Meta-")}
@@ -142,6 +147,7 @@ def copy_answer(
         if root == "CopyObjectResult":
             writer.leaf("ChecksumType", checksum[2])
     found = Headers()
+    encrypting.show(request, found)
     if source.copied_version is not None:
         found["x-amz-copy-source-version-id"] = source.copied_version
     made = response.headers.get("X-Object-Version-Id")

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from keelstore.common.headers import Headers
 from keelstore.common.http import Response
-from keelstore.common.middleware.s3api import access, acl
+from keelstore.common.middleware.s3api import access, acl, encrypting
 from keelstore.common.middleware.s3api.conditions import DeleteConditions
 from keelstore.common.middleware.s3api.deletion import delete_object
 from keelstore.common.middleware.s3api.errors import S3Error
@@ -18,7 +18,7 @@ from keelstore.common.middleware.s3api.lifecycle import show_expiration, show_ne
 from keelstore.common.middleware.s3api.metadata import from_client, to_client
 from keelstore.common.middleware.s3api.new_acl import object_acl_headers
 from keelstore.common.middleware.s3api.outcome import check
-from keelstore.common.middleware.s3api.reading import not_there
+from keelstore.common.middleware.s3api.reading import head, not_there
 from keelstore.common.middleware.s3api.request import ETAG_IS_AT, S3Request
 from keelstore.common.middleware.s3api.resources.copies import copy_object
 from keelstore.common.middleware.s3api.resources.object_lock import bypasses, sends_lock, sent_lock, show_lock
@@ -52,6 +52,7 @@ def put(request: S3Request) -> Response:
         headers["ETag"] = md5
     headers |= object_acl_headers(request)
     headers |= sent_state(request)
+    headers |= encrypting.of_write(request)
     body = request.open_body()
     if md5 is None and not body.expected and sends_lock(request):
         raise S3Error(
@@ -80,6 +81,7 @@ def put(request: S3Request) -> Response:
         found[algorithm.header] = value or body.value(algorithm)
         found["x-amz-checksum-type"] = "FULL_OBJECT"
     show_new_expiration(request, found, body.received, headers.get(OBJECT_TAGS))
+    encrypting.show(request, found)
     return Response(200, found, body=b"")
 
 
@@ -93,6 +95,7 @@ def sent_state(request: S3Request) -> dict[str, str]:
 
 def get(request: S3Request) -> Response:
     """GET and HEAD."""
+    encrypting.of_read(request)
     query: dict[str, str] = {}
     asked = request.query
     version = part = None
@@ -110,7 +113,7 @@ def get(request: S3Request) -> Response:
         value = request.header(name)
         if value:
             headers[name] = _with_plain(value) if name.endswith("Match") else value
-    if (wanted := request.header("Range")) and "," not in wanted and wanted.startswith("bytes="):
+    if (wanted := request.header("Range")) and wanted.startswith("bytes="):
         headers["Range"] = wanted
     response = request.swift(request.method, request.bucket, request.key, query=query, headers=headers)
     if response.status // 100 == 2 or response.status in (304, 412, 416):
@@ -130,11 +133,19 @@ def get(request: S3Request) -> Response:
             },
         )
     if response.status not in (200, 206):
+        if response.status in (400, 409):  # the filter's refusal of a wrong key, or of none
+            encrypting.check_key(request, head(request, query.get("version-id")).headers)
         if response.status == 416 and part is not None:
             response.close()
             raise S3Error("InvalidPartNumber", PartNumber=part)
         raise access.hidden(request, not_there(request, response, version))
+    try:
+        encrypting.check_key(request, response.headers)
+    except S3Error:
+        response.close()
+        raise
     status, found = response.status, to_client(request, response.headers)
+    encrypting.show(request, found)
     show_lock(found, response.headers)
     if count := tag_count(response.headers):
         found["x-amz-tagging-count"] = str(count)

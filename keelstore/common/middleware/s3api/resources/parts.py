@@ -9,7 +9,7 @@ from typing import Final
 from keelstore.common import concurrency
 from keelstore.common.headers import Headers
 from keelstore.common.http import Response
-from keelstore.common.middleware.s3api import acl, checksums, kept_alive
+from keelstore.common.middleware.s3api import acl, checksums, encrypting, kept_alive
 from keelstore.common.middleware.s3api.copy_source import MAX_COPY_BYTES, open_source
 from keelstore.common.middleware.s3api.copying import copy_data
 from keelstore.common.middleware.s3api.errors import S3Error
@@ -40,6 +40,7 @@ def put_part(request: S3Request) -> Response:
             ArgumentValue=request.query.get("partNumber"),
         )
     upload = find(request)
+    encrypting.of_part(request, upload.headers)
     if request.header("X-Amz-Copy-Source"):
         return _copy_part(request, upload, number)
     length = request.content_length()
@@ -79,6 +80,7 @@ def put_part(request: S3Request) -> Response:
     found = Headers({"ETag": f'"{response.headers.get("Etag", "").strip(chr(34))}"'})
     for algorithm in body.expected:
         found[algorithm.header] = body.value(algorithm)
+    encrypting.show(request, found)
     return Response(200, found, body=b"")
 
 
@@ -118,13 +120,14 @@ def _copy_part(request: S3Request, upload: Upload, number: int) -> Response:
         )
 
     def copy() -> Response:
-        if name:
-            algorithm = checksums.ALGORITHMS[name]
+        if name or source.key_of_customer is not None or encrypting.MARK in upload.headers:
+            algorithm = checksums.ALGORITHMS[name or "CRC64NVME"]
             response, value = copy_data(
                 request, source, request.segments, upload.part(number), {}, algorithm, wanted or None
             )
             response.drain()
-            return copy_answer(request, response, source, "CopyPartResult", (algorithm, value, checksums.FULL_OBJECT))
+            made = (algorithm, value, checksums.FULL_OBJECT) if name else None
+            return copy_answer(request, response, source, "CopyPartResult", made)
         query = {"version-id": source.version} if source.version is not None else {}
         response = check(
             request, request.swift("PUT", request.segments, upload.part(number), headers=headers, query=query)

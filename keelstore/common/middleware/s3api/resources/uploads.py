@@ -7,7 +7,7 @@ from typing import Any
 
 from keelstore.common.headers import Headers
 from keelstore.common.http import Response
-from keelstore.common.middleware.s3api import acl, checksums
+from keelstore.common.middleware.s3api import acl, checksums, encrypting
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.metadata import from_client
 from keelstore.common.middleware.s3api.new_acl import acl_for_object, swift_acl_headers
@@ -39,6 +39,7 @@ def create(request: S3Request) -> Response:
     else:
         swift_acl_headers(request)
     headers |= sent_lock(request)
+    headers |= encrypting.of_upload(request)
     tags = sent_tags(request)
     if tags:
         headers[OBJECT_TAGS] = tags
@@ -53,6 +54,7 @@ def create(request: S3Request) -> Response:
     found = Headers()
     if algorithm:
         found["x-amz-checksum-algorithm"], found["x-amz-checksum-type"] = algorithm, kind
+    encrypting.show(request, found)
     writer = Writer("InitiateMultipartUploadResult").leaf("Bucket", request.bucket).leaf("Key", request.key)
     return Response(200, found, body=writer.leaf("UploadId", upload_id).to_bytes(), content_type="application/xml")
 
@@ -118,9 +120,7 @@ def list_uploads(request: S3Request) -> Response:
     last = found[-1] if found else ("", "", {})
     writer = Writer("ListMultipartUploadsResult").leaf("Bucket", request.bucket).leaf("KeyMarker", coded(key_marker))
     writer.leaf("UploadIdMarker", id_marker)
-    writer.leaf("NextKeyMarker", coded(last[0]) if truncated else "").leaf(
-        "NextUploadIdMarker", last[1] if truncated else ""
-    )
+    writer.leaf("NextKeyMarker", coded(last[0])).leaf("NextUploadIdMarker", last[1])
     writer.leaf("Delimiter", coded(delimiter) if delimiter else None).leaf("Prefix", coded(prefix) if prefix else None)
     writer.leaf("MaxUploads", limit).leaf("EncodingType", query.get("encoding-type") or None).leaf(
         "IsTruncated", truncated
