@@ -94,8 +94,10 @@ def checked(request: S3Request, found: acl.Acl, info: ContainerInfo | None) -> a
 
 
 def sends_acl(request: S3Request) -> bool:
-    """Whether the headers say anything of an ACL."""
-    return bool(request.header("X-Amz-Acl")) or any(request.header(name) for name in GRANT_HEADERS)
+    """Whether the headers say anything of an ACL. Without ``s3_acl`` grants say nothing: Swift has no such users."""
+    return bool(request.header("X-Amz-Acl")) or (
+        request.options.s3_acl and any(request.header(name) for name in GRANT_HEADERS)
+    )
 
 
 def _asked(request: S3Request) -> tuple[list[acl.Grant] | None, str]:

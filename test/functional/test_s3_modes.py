@@ -1,0 +1,156 @@
+"""The S3 protocol as operators set it up besides: without ``s3_acl``, and with buckets in host names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from test.functional.conftest import FOREIGN
+from test.support.client import Account, unique
+from test.support.s3 import OTHER, PLAIN, TESTER, client, refused, signed
+from test.support.store import Store, running
+
+ALL_USERS = "http://acs.amazonaws.com/groups/global/AllUsers"
+pytestmark = pytest.mark.skipif(FOREIGN is not None, reason="changes the configuration of the store")
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with running(tmp_path_factory.mktemp("s3modes") / "store", workers=1) as store:
+        yield store
+
+
+@pytest.fixture(scope="module")
+def hosts(own: Store) -> Store:
+    """With ``s3_acl``, and buckets below ``s3.test``."""
+    own.edit("proxy-server.conf", ("s3_acl = true\n", "s3_acl = true\nstorage_domain = s3.test\n"))
+    own.reload()
+    return own
+
+
+@pytest.fixture(scope="module")
+def swift(hosts: Store) -> Store:
+    """Without ``s3_acl``."""
+    hosts.edit("proxy-server.conf", ("s3_acl = true\n", "s3_acl = false\n"))
+    hosts.reload()
+    return hosts
+
+
+@pytest.fixture
+def account(swift: Store) -> Account:
+    return swift.endpoint.login()
+
+
+def grants_of(answer: dict[str, Any]) -> set[tuple[str, str]]:
+    return {(grant["Grantee"].get("ID") or grant["Grantee"]["URI"], grant["Permission"]) for grant in answer["Grants"]}
+
+
+def test_anonymous_requests_by_host_name(hosts: Store) -> None:
+    s3, bucket = client(hosts.endpoint), unique("vhost")
+    s3.create_bucket(Bucket=bucket, ACL="public-read")
+    for key in ("info", "a/b", "v2/x"):
+        s3.put_object(Bucket=bucket, Key=key, Body=key.encode(), ACL="public-read")
+    s3.put_object(Bucket=bucket, Key="secret", Body=b"x")
+    host = {"Host": f"{bucket}.s3.test:{hosts.port}"}
+    for key in ("info", "a/b", "v2/x"):
+        assert hosts.endpoint.request("GET", f"/{key}", host).body == key.encode()
+    assert hosts.endpoint.request("GET", "/secret", host).status == 403
+    assert b"<Key>a/b</Key>" in hosts.endpoint.request("GET", "/?list-type=2", host).body
+    assert b"NoSuchKey" in hosts.endpoint.request("GET", "/none", host).body
+    token = hosts.endpoint.login()
+    path = f"/v1/AUTH_test/{bucket}/secret"
+    assert hosts.endpoint.request("GET", path, {**host, "X-Auth-Token": token.token}).body == b"x"
+    assert b"<Code>" not in hosts.endpoint.request("GET", path, host).body
+    none = {"Host": f"{unique('none')}.s3.test"}
+    assert b"NoSuchBucket" in hosts.endpoint.request("GET", "/a", none).body
+
+
+def test_canned_acls_become_those_of_the_container(swift: Store, account: Account) -> None:
+    s3, bucket = client(swift.endpoint), unique("swift")
+    s3.create_bucket(Bucket=bucket, ACL="public-read")
+    s3.put_object(Bucket=bucket, Key="o", Body=b"x")
+    nobody = account.anonymous()
+    owner = ("test:tester", "FULL_CONTROL")
+    steps: tuple[tuple[str, set[tuple[str, str]], int], ...] = (
+        ("public-read", {owner, (ALL_USERS, "READ")}, 200),
+        ("private", {owner}, 401),
+        ("bucket-owner-full-control", {owner}, 401),
+    )
+    for name, grants, reads in steps:
+        s3.put_bucket_acl(Bucket=bucket, ACL=name)
+        for found in (s3.get_bucket_acl(Bucket=bucket), s3.get_object_acl(Bucket=bucket, Key="o")):
+            assert (found["Owner"]["ID"], grants_of(found)) == ("test:tester", grants), name
+        assert nobody.get(bucket, "o").status == nobody.get(bucket).status == reads, name
+        assert nobody.put(bucket, "p", body=b"y").status == 401, name
+    for name, code in (("authenticated-read", "NotImplemented"), ("public-ready", "InvalidArgument")):
+        for call, more in ((s3.put_bucket_acl, {"Bucket": bucket}), (s3.put_object, {"Bucket": bucket, "Key": "q"})):
+            with refused(code):
+                call(ACL=name, **more)
+        with refused(code):
+            s3.create_bucket(Bucket=unique("swift"), ACL=name)
+    with refused("NotImplemented"):
+        s3.put_object_acl(Bucket=bucket, Key="o", ACL="private")
+    with refused("InvalidRequest"):  # tempauth lets nobody write without a name
+        s3.put_bucket_acl(Bucket=bucket, ACL="public-read-write")
+    with refused("MissingSecurityHeader"):
+        s3.put_bucket_acl(Bucket=bucket, GrantRead="id=test:tester3")
+    account.empty(bucket)
+
+
+def test_documents_become_those_of_the_container(swift: Store, account: Account) -> None:
+    s3, bucket = client(swift.endpoint), unique("swift")
+    s3.create_bucket(Bucket=bucket)
+
+    def document(*grants: tuple[dict[str, str], str]) -> dict[str, Any]:
+        return {"Owner": {"ID": "test:tester"}, "Grants": [{"Grantee": who, "Permission": what} for who, what in grants]}
+
+    me, all_users = {"Type": "CanonicalUser", "ID": "test:tester"}, {"Type": "Group", "URI": ALL_USERS}
+    s3.put_bucket_acl(Bucket=bucket, AccessControlPolicy=document((me, "FULL_CONTROL"), (all_users, "READ")))
+    assert account.head(bucket).headers["X-Container-Read"] == ".r:*,.rlistings"
+    s3.put_bucket_acl(Bucket=bucket, AccessControlPolicy=document((me, "FULL_CONTROL")))
+    assert "X-Container-Read" not in account.head(bucket).headers
+    for bad in (document((me, "READ")), document((all_users, "READ_ACP")), document()):
+        with refused("MalformedACLError"):
+            s3.put_bucket_acl(Bucket=bucket, AccessControlPolicy=bad)
+    for body, headers, code in ((b"", {}, b"MissingSecurityHeader"), (b"<x/>", {"x-amz-acl": "private"}, b"UnexpectedContent")):
+        answer = signed(swift.endpoint, TESTER, "PUT", f"/{bucket}", {"acl": ""}, body, headers)
+        assert answer.status == 400 and b"<Code>%b</Code>" % code in answer.body
+    account.empty(bucket)
+
+
+def test_swifts_rights_decide(swift: Store, account: Account) -> None:
+    """Of another user of the account, of another account, of nobody; on buckets, objects and what is set of buckets."""
+    s3, plain, bucket = client(swift.endpoint), client(swift.endpoint, PLAIN), unique("swift")
+    s3.create_bucket(Bucket=bucket)
+    s3.put_object(Bucket=bucket, Key="o", Body=b"secret")
+    denied: dict[str, Any] = {"Bucket": bucket}
+    for call, more in (
+        (plain.list_objects, {}),
+        (plain.get_bucket_acl, {}),
+        (plain.put_bucket_acl, {"ACL": "public-read"}),
+        (plain.get_object_acl, {"Key": "o"}),
+        (plain.get_object, {"Key": "o"}),
+        (plain.put_object, {"Key": "p", "Body": b"x"}),
+        (plain.get_bucket_ownership_controls, {}),
+        (plain.delete_public_access_block, {}),
+        (plain.delete_bucket, {}),
+        (plain.create_bucket, {}),
+    ):
+        with refused("AccessDenied", 403):
+            call(**denied, **more)
+    account.post(bucket, headers={"X-Container-Read": "test:tester3"}).expect(204)
+    assert plain.get_object(Bucket=bucket, Key="o")["Body"].read() == b"secret"
+    assert signed(swift.endpoint, OTHER, "GET", f"/{bucket}/o").status == 404  # a bucket's name is of the account
+    for target in (f"/{bucket}/o", f"/{bucket}", f"/{bucket}?acl"):
+        answer = swift.endpoint.request("GET", target)
+        assert answer.status >= 400 and b"<Error>" not in answer.body  # nobody's request is Swift's
+    settings: tuple[tuple[Any, dict[str, Any]], ...] = (
+        (s3.put_public_access_block, {"PublicAccessBlockConfiguration": {"BlockPublicAcls": True}}),
+        (s3.put_bucket_ownership_controls, {"OwnershipControls": {"Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]}}),
+    )
+    for call, setting in settings:
+        with refused("NotImplemented", 501):
+            call(**denied, **setting)
+    account.empty(bucket)
