@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from keelstore.common.errors import KeelstoreError
-from keelstore.common.headers import Headers, title
+from keelstore.common.headers import Headers, environ_key, title
 
 CHUNKED: Final = -1  # Head.length: the body is chunked
 UNKNOWN: Final = -2  # Head.length: a transfer coding that is not ours; the body cannot be read, nor what follows it
@@ -75,8 +75,11 @@ def _key_of(name: bytes) -> str:
         raise ProtocolError("Invalid header name")
     text = name.upper().replace(b"-", b"_").decode("latin-1")
     key = text if text in ("CONTENT_LENGTH", "CONTENT_TYPE") else "HTTP_" + text
-    if key in _EXACT_KEYS and b"_" in name:
-        raise ProtocolError("Invalid header name")
+    if b"_" in name:
+        if key in _EXACT_KEYS:
+            raise ProtocolError("Invalid header name")
+        if key.startswith("HTTP_X_AMZ_META_"):
+            key = environ_key(name.decode("latin-1"))
     if len(name) <= 64:
         if len(_keys) >= _CACHED_NAMES:
             _keys.clear()

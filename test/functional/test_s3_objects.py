@@ -145,7 +145,6 @@ def test_conditional_delete(s3: Any, bucket: str) -> None:
         ("bytes=-4", 206, 4, "bytes 6-9/10"),
         ("bytes=5-100", 206, 5, "bytes 5-9/10"),
         ("bytes=3-1", 200, 10, None),
-        ("bytes=0-1,3-4", 200, 10, None),
         ("lines=1-2", 200, 10, None),
     ],
 )

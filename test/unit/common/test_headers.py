@@ -45,3 +45,9 @@ def test_metadata_predicates_want_something_after_the_prefix():
 def test_truth_is_the_fields():
     assert all(is_true(v) for v in ("true", "1", "YES", "on", "t", "Y", True))
     assert not any(is_true(v) for v in ("", None, "2", "enabled", 1, False))
+
+
+def test_names_of_s3_metadata_keep_their_underscores() -> None:
+    assert environ_key("x-amz-meta-a_b-c") == "HTTP_X_AMZ_META_A=5FB_C"
+    assert environ_key("x-amz-meta-a-b-c") == "HTTP_X_AMZ_META_A_B_C"
+    assert environ_key("x_other_a") == "HTTP_X_OTHER_A"

@@ -291,7 +291,7 @@ def _check_all_signed(environ: Environ, names: tuple[str, ...]) -> None:
             raise S3Error(
                 "AccessDenied",
                 "There were headers present in the request which were not signed",
-                HeadersNotSigned=key[5:].replace("_", "-").lower(),
+                HeadersNotSigned=key[5:].replace("_", "-").replace("=5F", "_").lower(),
             )
 
 
@@ -349,7 +349,7 @@ def _read_v2(
         _check_skew(_parse_time(_date_header(environ)), now_s, options)
         date = "" if "HTTP_X_AMZ_DATE" in environ else get("HTTP_DATE", "")
     amz = [
-        (key[5:].replace("_", "-").lower(), value.strip())
+        (key[5:].replace("_", "-").replace("=5F", "_").lower(), value.strip())
         for key, value in environ.items()
         if key.startswith("HTTP_X_AMZ_")
     ]

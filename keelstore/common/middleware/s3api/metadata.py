@@ -85,13 +85,10 @@ def content_encoding(text: str) -> str:
 
 
 def user_metadata(request: S3Request) -> Iterator[tuple[str, str]]:
-    """Names (lower case, as signed: an environ does not tell ``_`` from ``-``) and values of ``x-amz-meta-*``."""
-    signed = (
-        {name.replace("-", "_").upper(): name for name in request.signed.names if "_" in name} if request.signed else {}
-    )
+    """Names (lower case) and values of ``x-amz-meta-*``."""
     for key, value in request.environ.items():
         if key.startswith(_META):
-            name = signed.get(key[5:], key[5:].replace("_", "-")).lower()[len("x-amz-meta-") :]
+            name = key[len(_META) :].replace("_", "-").replace("=5F", "_").lower()
             if name and not _UNFIT_IN_NAMES.intersection(name):
                 yield name, _printable(value)
 

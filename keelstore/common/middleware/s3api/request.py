@@ -28,6 +28,7 @@ from keelstore.common.middleware.s3api.signature import UNSIGNED_PAYLOAD
 from keelstore.common.middleware.s3api.target import SEGMENTS, Target
 from keelstore.common.names import quoted
 
+MAX_DISCARDED: Final = 16 << 20
 SYSMETA: Final = "s3api-"
 CONTAINER_SYSMETA: Final = "X-Container-Sysmeta-S3api-"
 OBJECT_SYSMETA: Final = "X-Object-Sysmeta-S3api-"
@@ -298,6 +299,7 @@ class S3Request:
         """The whole body, proven; an MD5 too. Raises S3Error, also for a chunked body beyond ``limit`` (S45)."""
         md5, length = self.content_md5(), self.content_length()
         if length is not None and length > limit:
+            self._discard(length)
             raise S3Error(too_large)
         body = self.open_body(are_its_own=are_its_own)
         try:
@@ -316,6 +318,12 @@ class S3Request:
                 CalculatedDigest=base64.b64encode(bytes.fromhex(_md5(data))).decode(),
             )
         return data
+
+    def _discard(self, length: int) -> None:
+        """Read a body that is refused, if it is not too long for that: a client that still writes does not see the answer."""
+        if length <= MAX_DISCARDED and self.header("Expect") is None:
+            while length > 0 and (data := self.environ["wsgi.input"].read(min(length, 65536))):
+                length -= len(data)
 
     def read_xml(self, root: str, limit: int, empty: str = "MissingRequestBodyError") -> xml.Element:
         data = self.read_body(limit)
