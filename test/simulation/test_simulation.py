@@ -20,7 +20,6 @@ FAULTS = {
     "expire-without-the-check": "1-6",
     "accept-older-metadata": "1-6",
     "do-not-note-changes": "1-8",
-    "believe-what-is-rotten": "1-8",
     "empty-the-queue-first": "1-8",
 }
 
