@@ -505,3 +505,22 @@ def test_public_access_block(store: Endpoint, s3: Any, s3_other: Any, bucket: st
     assert store.request("GET", f"/{bucket}/o").status == 200
     with refused("AccessDenied"):
         s3_other.put_public_access_block(Bucket=bucket, PublicAccessBlockConfiguration=block)
+
+
+# -- names of buckets --------------------------------------------------------------------------------------------------
+
+
+def test_a_name_belongs_to_one_account(account: Account, s3: Any, s3_other: Any) -> None:
+    name = unique("name")
+    s3.create_bucket(Bucket=name)
+    with refused("BucketAlreadyExists", 409):
+        s3_other.create_bucket(Bucket=name)
+    account.delete(name).expect(204)  # with Swift, which knows of no names
+    with refused("BucketAlreadyExists", 409):  # it may be just being made
+        s3_other.create_bucket(Bucket=name)
+    s3.create_bucket(Bucket=name)
+    s3.delete_bucket(Bucket=name)
+    s3_other.create_bucket(Bucket=name)
+    with refused("AccessDenied", 403):
+        s3.list_objects(Bucket=name)
+    s3_other.delete_bucket(Bucket=name)

@@ -10,12 +10,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 from keelstore.common.http import CACHE, Environ, WSGIApp, call_app
-from keelstore.common.info import container_info
 from keelstore.common.internal import subrequest
+from keelstore.common.timestamp import Timestamp
 
 ACCOUNT: Final = ".s3"
 CONTAINER: Final = "buckets"
 CACHED_S: Final = 60
+YOUNG_S: Final = 60  # a name is made before its bucket, so one that leads nowhere is left to its holder for a while
 _KEY: Final = "s3bucket/"
 
 
@@ -53,15 +54,25 @@ class BucketIndex:
                 return response.is_success
             break
         self._forget(environ, bucket)
-        holder = self.account_of(environ, bucket)
+        found = self._ask(environ, "GET", bucket)
+        holder = found.read(4096).decode("utf-8", "replace") if found.status == 200 else None
         if holder == account:
             return True
-        if holder is None or container_info(environ, self.app, holder, bucket, source="S3").status != 404:
+        if holder is None or not self._is_abandoned(environ, bucket, holder, found.headers.get("X-Timestamp", "")):
             return False
         response = self._ask(environ, "PUT", bucket, account.encode())
         response.drain()
         self._forget(environ, bucket)
         return response.is_success
+
+    def _is_abandoned(self, environ: Environ, bucket: str, holder: str, taken: str) -> bool:
+        """Whether a name leads nowhere, and not because its bucket is being made just now."""
+        if not taken or Timestamp.now().raw - Timestamp(taken).raw < YOUNG_S * 100_000:
+            return False
+        asked = subrequest(environ, "HEAD", f"/v1/{holder}/{bucket}", source="S3", pre_authed=True)
+        response = call_app(self.app, asked)
+        response.close()
+        return response.status == 404
 
     def release(self, environ: Environ, bucket: str, account: str) -> None:
         """Give up the name, if it is the account's."""

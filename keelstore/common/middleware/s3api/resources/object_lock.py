@@ -184,7 +184,7 @@ ROUTES = (
     Route(BUCKET, "GET", get_configuration, "s3:GetBucketObjectLockConfiguration", OWNER, sub="object-lock"),
     Route(BUCKET, "PUT", put_configuration, "s3:PutBucketObjectLockConfiguration", OWNER, sub="object-lock"),
     Route(OBJECT, "GET", get_retention, "s3:GetObjectRetention", acl.READ, sub="retention", on_object=True),
-    Route(OBJECT, "PUT", put_retention, "s3:PutObjectRetention", acl.WRITE, sub="retention"),
+    Route(OBJECT, "PUT", put_retention, "s3:PutObjectRetention", OWNER, sub="retention"),
     Route(OBJECT, "GET", get_legal_hold, "s3:GetObjectLegalHold", acl.READ, sub="legal-hold", on_object=True),
-    Route(OBJECT, "PUT", put_legal_hold, "s3:PutObjectLegalHold", acl.WRITE, sub="legal-hold"),
+    Route(OBJECT, "PUT", put_legal_hold, "s3:PutObjectLegalHold", OWNER, sub="legal-hold"),
 )
