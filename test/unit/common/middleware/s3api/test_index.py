@@ -1,0 +1,82 @@
+import time
+from typing import Any
+
+import pytest
+
+from keelstore.common.http import Request, Response
+from keelstore.common.middleware.s3api.index import YOUNG_S, BucketIndex
+from keelstore.common.timestamp import Timestamp
+
+NAMES = "/v1/.s3/buckets"
+
+
+class Swift:
+    """What stands to the right: names, by object, and containers."""
+
+    def __init__(self) -> None:
+        self.made = False
+        self.names: dict[str, tuple[bytes, float]] = {}
+        self.containers: set[str] = set()
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
+        return self.answer(Request(environ))(environ, start_response)
+
+    def answer(self, request: Request) -> Response:
+        path, method = request.path, request.method
+        if path == NAMES:
+            self.made = True
+            return Response(201)
+        if not path.startswith(NAMES + "/"):
+            return Response(204 if path in self.containers else 404)
+        name = path.removeprefix(NAMES + "/")
+        if not self.made:
+            return Response(404)
+        if method == "PUT":
+            if name in self.names and request.header("If-None-Match") == "*":
+                return Response(412)
+            self.names[name] = (request.body_file.read(), time.time())
+            return Response(201)
+        if name not in self.names:
+            return Response(404)
+        body, taken = self.names[name]
+        if method == "DELETE":
+            del self.names[name]
+            return Response(204)
+        return Response(200, {"X-Timestamp": Timestamp(taken).normal}, body=body)
+
+
+@pytest.fixture
+def swift() -> Swift:
+    return Swift()
+
+
+@pytest.fixture
+def index(swift: Swift) -> BucketIndex:
+    return BucketIndex(swift)
+
+
+def test_the_first_who_asks_has_the_name(index: BucketIndex) -> None:
+    assert index.account_of({}, "b") is None
+    assert index.claim({}, "b", "AUTH_a") and index.claim({}, "b", "AUTH_a")
+    assert not index.claim({}, "b", "AUTH_b")
+    assert index.account_of({}, "b") == "AUTH_a"
+
+
+def test_only_the_holder_gives_a_name_up(index: BucketIndex) -> None:
+    index.claim({}, "b", "AUTH_a")
+    index.release({}, "b", "AUTH_b")
+    assert index.account_of({}, "b") == "AUTH_a"
+    index.release({}, "b", "AUTH_a")
+    assert index.account_of({}, "b") is None and index.claim({}, "b", "AUTH_b")
+
+
+@pytest.mark.parametrize(("age_s", "is_there", "goes_over"), [(1, False, False), (YOUNG_S + 1, False, True), (YOUNG_S + 1, True, False)])
+def test_a_name_that_leads_nowhere_goes_to_who_asks_after_a_while(
+    swift: Swift, index: BucketIndex, age_s: float, is_there: bool, goes_over: bool
+) -> None:
+    index.claim({}, "b", "AUTH_a")
+    swift.names["b"] = (b"AUTH_a", time.time() - age_s)
+    if is_there:
+        swift.containers.add("/v1/AUTH_a/b")
+    assert index.claim({}, "b", "AUTH_b") == goes_over
+    assert index.account_of({}, "b") == ("AUTH_b" if goes_over else "AUTH_a")
