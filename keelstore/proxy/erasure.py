@@ -5,9 +5,9 @@ known only at the end (the object's ETag and size, the archive's ETag); when a q
 all are told to commit. A crash in between leaves fragments that are not durable: nobody reads them as an object, and the
 reconstructor completes or reclaims them.
 
-The client's bytes are hashed once, each fragment archive once for all nodes that hold it; a node in this process takes
-the proxy's digest. MD5 of large pieces runs on native threads, which it lets run side by side (it releases the
-interpreter's lock; the encoding does not, and stays here).
+The client's bytes are hashed once, each fragment archive once for all nodes that hold it, side by side; a node in this
+process takes the proxy's digest. MD5 of large pieces runs on a native thread while the next segment is read and encoded
+(it releases the interpreter's lock; the encoding does not, and stays here).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from keelstore.common.codec import Codec, codec_for
 from keelstore.common.concurrency import Task, on_disk_thread, spawn
+from keelstore.common.digests import Digests, digests
 from keelstore.common.errors import ClientDisconnect, RequestError, UnprocessableEntity
 from keelstore.common.headers import Headers, is_true
 from keelstore.common.http import Response, http_date
@@ -61,17 +62,18 @@ def put(app: ProxyApp, request: ProxyRequest, policy: ErasureCodingPolicy, nodes
 class _Slot:
     """A node that takes one fragment archive."""
 
-    __slots__ = ("fragment", "hasher", "headers", "node", "upload")
+    __slots__ = ("archives", "fragment", "headers", "node", "upload")
 
     def __init__(self, node: Any, headers: Headers):
         self.node, self.headers = node, headers
         self.upload: Any = None
         self.fragment = -1
-        self.hasher: Any = None
+        self.archives: Digests | None = None
 
     def digest(self) -> str:
         """The MD5 of what it was sent; asked for when the body has passed."""
-        return str(self.hasher.hexdigest())
+        assert self.archives is not None
+        return self.archives.hexdigest(self.fragment)
 
 
 class _FragmentPut:
@@ -83,8 +85,7 @@ class _FragmentPut:
         self.count = len(headers)
         self.quorum = policy.write_quorum(self.count)
         self.use_replication = request.uses_replication_network
-        self.hasher = md5(usedforsecurity=False)
-        self.archive_hashers: list[Any] = []
+        self.digests = digests(policy.fragments + 1)  # of the archives, then of the whole
         self.size = 0
         self.live: list[_Slot] = []
         self.answers: list[Answer] = []  # of nodes that need no body
@@ -178,9 +179,8 @@ class _FragmentPut:
 
     def _assign(self) -> None:
         places = [None if slot.node.is_handoff else slot.node.index for slot in self.live]
-        self.archive_hashers = [md5(usedforsecurity=False) for _ in range(self.policy.fragments)]
         for slot, fragment in zip(self.live, assign_fragments(places, self.policy.fragments), strict=True):
-            slot.fragment, slot.hasher = fragment, self.archive_hashers[fragment]
+            slot.fragment, slot.archives = fragment, self.digests
 
     def _failed(self, slot: _Slot, error: BaseException) -> None:
         if slot.upload is not None:
@@ -220,17 +220,12 @@ class _FragmentPut:
         if not segment:
             return [b""] * self.policy.fragments
         fragments = self.codec.encode(segment)
-        hashers = self.archive_hashers
         self._wait_for_hashes()
+        pieces = [*fragments, segment]
         if len(segment) < HASHED_APART:
-            self.hasher.update(segment)
-            for hasher, fragment in zip(hashers, fragments, strict=True):
-                hasher.update(fragment)
+            self.digests.update(pieces)
         else:
-            half = len(fragments) // 4  # as much hashing on one thread as on the other
-            first = [(self.hasher, segment), *zip(hashers[:half], fragments[:half], strict=True)]
-            rest = list(zip(hashers[half:], fragments[half:], strict=True))
-            self._hashing = [spawn(on_disk_thread, "digests", _update, pairs) for pairs in (first, rest)]
+            self._hashing = [spawn(on_disk_thread, "digests", call) for call in self.digests.calls(pieces)]
         return fragments
 
     def _wait_for_hashes(self) -> None:
@@ -239,14 +234,22 @@ class _FragmentPut:
         self._hashing = []
 
     def _send(self, pieces: Sequence[bytes]) -> None:
-        """Each node its fragment's piece. Raises RequestError 503 when too few are left."""
-        failed = []
-        for slot in self.live:
-            try:
-                slot.upload.send(pieces[slot.fragment])
-            except FAILURES as error:
-                self._failed(slot, error)
-                failed.append(slot)
+        """Each node its fragment's piece, all at once, so that waiting for slow ones does not add up. Raises RequestError
+        503 when too few are left.
+        """
+        failed: list[_Slot] = []
+
+        def job(slot: _Slot) -> Callable[[], None]:
+            def run() -> None:
+                try:
+                    slot.upload.send(pieces[slot.fragment])
+                except FAILURES as error:
+                    self._failed(slot, error)
+                    failed.append(slot)
+
+            return run
+
+        gather([job(slot) for slot in self.live], lambda _found: False, 0, self.app.log_failure)
         if failed:
             self.live = [slot for slot in self.live if slot not in failed]
             if len(self.live) < self.quorum:
@@ -258,7 +261,7 @@ class _FragmentPut:
         """The metadata that all fragments have in common. Raises UnprocessableEntity when the body is not what the
         client said it would be.
         """
-        etag = self.hasher.hexdigest()
+        etag = self.digests.hexdigest(self.policy.fragments)
         extra = Headers()
         callback = self.request.environ.get(FOOTERS)
         if callback is not None:
@@ -280,7 +283,7 @@ class _FragmentPut:
         return footers
 
     def _footer_document(self, footers: dict[str, str], fragment: int) -> bytes:
-        own = {**footers, EC_INDEX: str(fragment), "Etag": self.archive_hashers[fragment].hexdigest()}
+        own = {**footers, EC_INDEX: str(fragment), "Etag": self.digests.hexdigest(fragment)}
         document = json.dumps(own).encode("ascii")
         check = md5(document, usedforsecurity=False).hexdigest()
         return (
@@ -353,11 +356,6 @@ class _FragmentPut:
         if not response.is_success:
             return response
         answer = Response(201, body=b"", content_type="text/html; charset=UTF-8")
-        dict.__setitem__(answer.headers, "Etag", self.hasher.hexdigest())
+        dict.__setitem__(answer.headers, "Etag", self.digests.hexdigest(self.policy.fragments))
         dict.__setitem__(answer.headers, "Last-Modified", http_date(request.timestamp.ceil()))
         return answer
-
-
-def _update(pairs: Sequence[tuple[Any, bytes]]) -> None:
-    for hasher, data in pairs:
-        hasher.update(data)

@@ -195,7 +195,7 @@ class Fragments:
 
     def _open_witness(self, first: int) -> None:
         """One fragment more of the segments from ``first`` on, if one is wanted and to be had."""
-        if not self._has_witness or all(stream.is_checked for stream in self._streams):
+        if not self._has_witness or (not self._asks_checked and all(stream.is_checked for stream in self._streams)):
             self._close_witness()
             return
         node = self._witness_node or self._opener.others()

@@ -1,7 +1,7 @@
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 
 from keelstore.common.codec import HEADER_SIZE, FragmentError, codec_for, schemes
@@ -34,6 +34,65 @@ def test_any_ndata_fragments_in_any_order_give_the_segment(name, data):
     count = codec.ndata if name in MAXIMUM_DISTANCE else codec.ndata + codec.nparity - 2
     chosen = data.draw(st.permutations(fragments))[:count]
     assert codec.decode(chosen) == segment
+
+
+def codecs(draw):
+    """A codec of any scheme and shape that the library can run."""
+    name = draw(st.sampled_from(sorted(SHAPES)))
+    if name.startswith("flat"):
+        shapes = [(5, 5), (6, 6), (10, 5), (10, 6)] if name == "flat_xor_hd_3" else [(6, 6), (8, 6), (10, 5), (10, 6)]
+        shape = draw(st.sampled_from(shapes))
+    else:
+        shape = draw(st.tuples(st.integers(1, 12), st.integers(1, 6)))
+    try:
+        return codec_for(name, *shape)
+    except ConfigError:
+        reject()
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_every_shape_of_every_scheme_gives_the_segment_or_an_error(data):
+    codec = codecs(data.draw)
+    segment = data.draw(st.binary(min_size=1, max_size=300))
+    fragments = codec.encode(segment)
+    count = codec.ndata if codec.scheme in MAXIMUM_DISTANCE else codec.ndata + codec.nparity - (2 if codec.scheme.endswith("3") else 3)
+    chosen = data.draw(st.permutations(fragments))[: max(count, codec.ndata)]
+    assert codec.decode(chosen) == segment
+    assert all(codec.agrees(chosen, fragment) for fragment in fragments if fragment not in chosen)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_a_damaged_fragment_is_an_error_or_does_not_agree(data):
+    """Of a code where any fragments will do, an octet changed anywhere is seen: in the header by itself, in the payload by one fragment more."""
+    name = data.draw(st.sampled_from(MAXIMUM_DISTANCE))
+    codec = of(name)
+    segment = data.draw(st.binary(min_size=1, max_size=300))
+    chosen = data.draw(st.permutations(codec.encode(segment)))[: codec.ndata + 1]
+    bad = bytearray(chosen[data.draw(st.integers(0, codec.ndata))])
+    at = data.draw(st.integers(0, len(bad) - 1))
+    bad[at] ^= data.draw(st.integers(1, 255))
+    damaged = [bytes(bad) if fragment[:4] == bad[:4] else fragment for fragment in chosen] if at > 3 else [bytes(bad), *chosen[1:]]
+    try:
+        found = codec.decode(damaged[:-1])
+        agrees = codec.agrees(damaged[:-1], damaged[-1])
+    except FragmentError:
+        return
+    assert found == segment or not agrees
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data())
+def test_fragments_of_two_segments_are_an_error_or_do_not_agree(data):
+    codec = of(data.draw(st.sampled_from(MAXIMUM_DISTANCE)))
+    size = data.draw(st.integers(1, 200))
+    one, other = (data.draw(st.binary(min_size=size, max_size=size)) for _ in range(2))
+    assume(one != other)
+    *chosen, witness = data.draw(st.permutations(codec.encode(one)))[: codec.ndata + 1]
+    index = codec.facts(chosen[0]).fragment
+    mixed = [codec.encode(other)[index], *chosen[1:]]
+    assert codec.decode(mixed) == one or not codec.agrees(mixed, witness)
 
 
 @all_codes

@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+import time
 from hashlib import md5
 
 import pytest
@@ -565,6 +566,38 @@ def test_a_frozen_node_is_hedged(tmp_path):
             assert cluster.ask("GET", PATH).body == body
         never.set()
     finally:
+        cluster.close()
+
+
+def test_nodes_that_take_no_more_are_waited_for_together(tmp_path, monkeypatch):
+    from keelstore.common.backend import serve_locally
+    from keelstore.common.concurrency import Event
+    from keelstore.common.localcall import LocalUpload
+
+    cluster = made(tmp_path, nodes=8, devices=1, node_timeout="0.3")
+    never, waits, send = Event(), [], LocalUpload.send
+
+    def stuck(environ, start_response):
+        environ["wsgi.input"].set_continue_headers([("X-Obj-Metadata-Footer", "yes"), ("X-Obj-Multiphase-Commit", "yes")])
+        environ["wsgi.input"].read(1)
+        never.wait(30)
+
+    def watched(self, data):
+        began = time.monotonic()
+        try:
+            send(self, data)
+        except Exception:
+            waits.append((began, time.monotonic()))
+            raise
+
+    try:
+        for node in cluster.primaries("object", "/AUTH_test/c/o", 2)[:2]:
+            serve_locally(node.address, stuck)
+        monkeypatch.setattr(LocalUpload, "send", watched)
+        assert cluster.ask("PUT", PATH, body=octets(40 * SEGMENT)).status == 503
+        assert len(waits) == 2 and max(began for began, _ in waits) < min(ended for _, ended in waits)
+    finally:
+        never.set()
         cluster.close()
 
 
