@@ -1,7 +1,8 @@
 """Encryption of what an S3 request writes and reads, done by the filter ``encryption`` to the right (``spec: s3-api 3.16``).
 
 The filter finds in the environ what is asked for: ``CUSTOMER_KEY``, with which it wraps the key of the body, and
-``ENCRYPTS``, for a write where it else encrypts nothing. Without the filter nothing would be encrypted, so what asks for it is refused.
+``ENCRYPTS``, for a write where it else encrypts nothing. Without the filter nothing would be encrypted, so what asks for it
+is refused.
 """
 
 from __future__ import annotations
