@@ -163,6 +163,8 @@ class ContainerLifecycle(Daemon):
                 raise S3Error("ServiceUnavailable", reason=f"listing_{response.status}")
             entries = json.loads(response.read() or b"[]")
             for entry in entries:
+                if has_versions and "name" in entry and "version_id" not in entry:
+                    raise S3Error("InternalError", "the pipeline has no versioned_writes", reason="no_versions")
                 if "name" in entry:
                     yield Version(
                         entry["name"],

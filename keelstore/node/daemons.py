@@ -217,6 +217,10 @@ def _has_own_pipeline(config: Configuration) -> bool:
     return bool(words) and config.sections.get(f"app:{words[-1]}", {}).get("use", "").endswith("#proxy")
 
 
+# Options of filters that do nothing without them.
+_SWITCHED_ON = {"versioned_writes": {"allow_versioned_writes": "true", "allow_object_versioning": "true"}}
+
+
 def _internal_configuration(what: Wanted, also: Sequence[str] = ()) -> Configuration:
     """The pipeline of a daemon that has no file for it: a cache of its own, and the proxy."""
     inherited = {name: value for name, value in what.conf.items() if name.startswith(("log_", "statsd_"))}
@@ -224,7 +228,7 @@ def _internal_configuration(what: Wanted, also: Sequence[str] = ()) -> Configura
                 "log_name": what.name}
     return Configuration("", defaults, {
         "pipeline:main": {"pipeline": " ".join(("catch_errors", "cache", *also, "proxy-server"))},
-        **{f"filter:{name}": {"use": f"egg:keelstore#{name}"} for name in also},
+        **{f"filter:{name}": {"use": f"egg:keelstore#{name}", **_SWITCHED_ON.get(name, {})} for name in also},
         "filter:catch_errors": {"use": "egg:keelstore#catch_errors"},
         "filter:cache": {"use": "egg:keelstore#memcache", "embedded_cache_slots": "1024"},
         "app:proxy-server": {"use": "egg:keelstore#proxy", "account_autocreate": "true",

@@ -71,7 +71,7 @@ def of_read(request: S3Request) -> None:
 
 def check_key(request: S3Request, headers: Headers, prefix: str = sse.CUSTOMER) -> CustomerKey | None:
     """The key that goes with an object whose ``headers`` were read; the environ has it. Raises S3Error for any other."""
-    mark, key = headers.get(MARK), sse.customer_key(request.header, prefix)
+    mark, key = headers.get(MARK) or None, sse.customer_key(request.header, prefix)
     if mark is None:
         if key is not None:
             raise S3Error("InvalidRequest", "The encryption parameters are not applicable to this object.")

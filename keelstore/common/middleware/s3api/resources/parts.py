@@ -43,6 +43,7 @@ def put_part(request: S3Request) -> Response:
     encrypting.of_part(request, upload.headers)
     if request.header("X-Amz-Copy-Source"):
         return _copy_part(request, upload, number)
+    request.need_length()
     length = request.content_length()
     if length is not None and length > MAX_PART_BYTES:
         raise S3Error("EntityTooLarge", ProposedSize=length, MaxSizeAllowed=MAX_PART_BYTES)
@@ -120,7 +121,7 @@ def _copy_part(request: S3Request, upload: Upload, number: int) -> Response:
         )
 
     def copy() -> Response:
-        if name or source.key_of_customer is not None or encrypting.MARK in upload.headers:
+        if name or source.key_of_customer is not None or upload.headers.get(encrypting.MARK):
             algorithm = checksums.ALGORITHMS[name or "CRC64NVME"]
             response, value = copy_data(
                 request, source, request.segments, upload.part(number), {}, algorithm, wanted or None
