@@ -80,7 +80,12 @@ class ProvenBody(FileLike):
             self._left -= len(data)
             if not data and self._left:
                 self.refuse(
-                    S3Error("IncompleteBody", NumberBytesExpected=self.length, NumberBytesProvided=self.received)
+                    S3Error(
+                        "IncompleteBody",
+                        "You did not provide the number of bytes specified by the Content-Length HTTP header",
+                        NumberBytesExpected=self.length,
+                        NumberBytesProvided=self.received,
+                    )
                 )
         if not data or self._left == 0:
             self._prove()

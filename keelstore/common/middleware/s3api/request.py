@@ -228,6 +228,11 @@ class S3Request:
             return None if self._request.is_chunked else 0
         return int(text)
 
+    def need_length(self) -> None:
+        """Raises S3Error unless it is known when the body ends."""
+        if not self.environ.get("CONTENT_LENGTH") and not self._request.is_chunked:
+            raise S3Error("MissingContentLength")
+
     def content_md5(self) -> str | None:
         """The Content-MD5 as hex. Raises S3Error."""
         text = self.header("Content-Md5")
@@ -262,8 +267,15 @@ class S3Request:
                 "InvalidRequest", "Expecting a single x-amz-checksum- header. Multiple checksum Types are not allowed."
             )
         announced = self.header("X-Amz-Sdk-Checksum-Algorithm")
-        if found and announced and checksums.named(announced) not in found:
-            raise S3Error("InvalidRequest", "Value for x-amz-sdk-checksum-algorithm header is invalid.")
+        if announced and self.method in ("PUT", "POST"):
+            if found and checksums.named(announced) not in found:
+                raise S3Error("InvalidRequest", "Value for x-amz-sdk-checksum-algorithm header is invalid.")
+            if not found and not self.header("X-Amz-Trailer"):
+                raise S3Error(
+                    "InvalidRequest",
+                    "x-amz-sdk-checksum-algorithm specified, but no corresponding x-amz-checksum-* or x-amz-trailer "
+                    "headers were found.",
+                )
         return found
 
     def open_body(self, compute: tuple[checksums.Algorithm, ...] = (), are_its_own: bool = True) -> ProvenBody:

@@ -31,7 +31,6 @@ NOT_COPIED = {
     "X-Object-Sysmeta-Swift3-Etag": "",
     "X-Object-Sysmeta-Slo-Etag": "",
     "X-Object-Sysmeta-Slo-Size": "",
-    "X-Object-Sysmeta-Container-Update-Override-Etag": "",
 }
 # What is said of one object and not of its copies.
 _NOT_INHERITED: Final = (locks.RETENTION, locks.LEGAL_HOLD, locks.CHANGED_RETENTION, locks.CHANGED_LEGAL_HOLD)

@@ -7,8 +7,10 @@ from typing import Final
 
 from keelstore.common import concurrency
 from keelstore.common.errors import KeelstoreError
+from keelstore.common.headers import environ_key
 from keelstore.common.http import Response
 from keelstore.common.middleware.s3api import access, acl, policy_access
+from keelstore.common.middleware.s3api.checksums import BY_HEADER
 from keelstore.common.middleware.s3api.conditions import DeleteConditions
 from keelstore.common.middleware.s3api.deletion import Deleted, delete_object
 from keelstore.common.middleware.s3api.errors import S3Error
@@ -19,6 +21,7 @@ from keelstore.common.middleware.s3api.versions import version_id_of
 from keelstore.common.middleware.s3api.xml import Writer
 
 MAX_BODY: Final = 10 << 20
+_PROOFS: Final = tuple(environ_key(name) for name in BY_HEADER)
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,11 @@ def delete_objects(request: S3Request) -> Response:
     if not by_key:
         _check(request, None, None)
     limit = request.options.max_multi_delete_objects
+    body_is_proven = request.header("Content-Md5") or any(name in request.environ for name in _PROOFS)
+    if not body_is_proven and not request.header("X-Amz-Trailer"):
+        raise S3Error(
+            "InvalidRequest", "Missing required header for this request: Content-MD5 OR x-amz-checksum-*"
+        )
     document = request.read_xml("Delete", min(2 * limit * 1024, MAX_BODY))
     wishes = []
     for element in document.children("Object"):

@@ -43,6 +43,7 @@ _CONDITIONS: Final = ("If-Match", "If-None-Match", "If-Modified-Since", "If-Unmo
 def put(request: S3Request) -> Response:
     if request.header("X-Amz-Copy-Source"):
         return copy_object(request)
+    request.need_length()
     headers = from_client(request)
     length = request.content_length()
     if length is not None and length > MAX_PUT_BYTES:
@@ -174,6 +175,8 @@ def part_of(request: S3Request) -> int | None:
     if text is None:
         return None
     most = request.options.max_upload_part_num
+    if request.header("Range"):
+        raise S3Error("InvalidRequest", "Cannot specify both Range header and partNumber query parameter")
     if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most):
         raise S3Error(
             "InvalidArgument",
@@ -181,8 +184,6 @@ def part_of(request: S3Request) -> int | None:
             ArgumentName="partNumber",
             ArgumentValue=text,
         )
-    if request.header("Range"):
-        raise S3Error("InvalidRequest", "Cannot specify both Range header and partNumber query parameter")
     return int(text)
 
 
