@@ -4,7 +4,7 @@ import os
 import re
 import runpy
 
-from setuptools import find_packages, setup
+from setuptools import Extension, find_packages, setup
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -56,6 +56,10 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["keelstore", "keelstore.*"]),
+    package_data={"keelstore.common": ["*.c"]},
+    ext_modules=[  # a plain library, loaded by keelstore/common/digests.py; without a compiler hashlib does its work
+        Extension("keelstore.common._md5lanes", [os.path.join("keelstore", "common", "md5lanes.c")], optional=True, extra_compile_args=["-O3"]),
+    ],
     install_requires=REQUIRES,
     extras_require={
         "test": TEST_REQUIRES,

@@ -17,7 +17,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 VENV = os.path.join(ROOT, ".venv")
 STAMP = os.path.join(VENV, "keelstore-installed.json")
 PYTHON = os.path.join(VENV, "bin", "python")
-INPUTS = ("setup.py", "pyproject.toml", os.path.join("keelstore", "common", "entry_points.py"))
+INPUTS = ("setup.py", "pyproject.toml", os.path.join("keelstore", "common", "entry_points.py"),
+          os.path.join("keelstore", "common", "md5lanes.c"))
 OLDEST = (3, 11)
 
 

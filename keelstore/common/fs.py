@@ -32,7 +32,7 @@ import string
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from keelstore.common.errors import DeviceFull, DeviceUnavailable, LockTimeout, XattrNotSupported
@@ -40,6 +40,7 @@ from keelstore.common.errors import DeviceFull, DeviceUnavailable, LockTimeout, 
 MAX_NAME = 255  # bytes of one path component
 XATTR_CHUNK = 65536  # the kernel's limit for one value
 _DEVICE_NAME = re.compile(r"[A-Za-z0-9_.~-]{1,255}")
+_IOV_MAX = 1024  # pieces of one writev
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NO_XATTR = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP})
 _NO_TMPFILE = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL})
@@ -335,6 +336,22 @@ def write_all(fd: int, data: bytes | memoryview) -> None:
             written = os.write(fd, data)
     except OSError as error:
         raise translated(error) from None
+
+
+def write_pieces(fd: int, pieces: Sequence[bytes]) -> None:
+    """All of them, in one call where the file takes it. Raises DeviceFull, OSError."""
+    for first in range(0, len(pieces), _IOV_MAX):
+        some = pieces[first : first + _IOV_MAX]
+        try:
+            written = os.writev(fd, some)
+        except OSError as error:
+            raise translated(error) from None
+        for piece in some:  # a file takes less when its device is full, or an error lies ahead
+            if written < len(piece):
+                write_all(fd, memoryview(piece)[written:])
+                written = 0
+            else:
+                written -= len(piece)
 
 
 def link_durably(

@@ -261,8 +261,8 @@ class Upload:
         if new is None:
             return  # given up before this began
         try:
+            fs.write_pieces(new.fd, pieces)
             for piece in pieces:
-                fs.write_all(new.fd, piece)
                 if self._hash is not None:
                     self._hash.update(piece)
                 self._unsynced += len(piece)

@@ -17,7 +17,7 @@ from keelstore.common import concurrency, fs
 
 STEPS = frozenset({
     "fdatasync", "fsync", "link", "mkdir", "open", "pwrite", "rename", "removexattr", "rmdir", "setxattr", "truncate", "unlink",
-    "write",
+    "write", "writev",
 })  # fmt: skip
 
 

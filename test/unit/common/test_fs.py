@@ -389,3 +389,13 @@ def test_pause_waits_on_either_kind_of_thread():
     concurrency.on_disk_thread("pause-test", concurrency.pause, 0.001)
     assert time.monotonic() - started >= 0.002
     assert threading.active_count() >= 1
+
+
+def test_pieces_are_written_in_order_however_little_the_file_takes_at_once(tmp_path, monkeypatch):
+    pieces = [b"", b"abc", b"", b"defgh", b"i", b""] * 700
+    real = os.writev
+    for most in (1, 4, 5, 1 << 20):
+        monkeypatch.setattr(os, "writev", lambda fd, some, most=most: real(fd, [b"".join(some)[:most]]))
+        with open(tmp_path / f"f{most}", "wb") as file:
+            fs.write_pieces(file.fileno(), pieces)
+        assert (tmp_path / f"f{most}").read_bytes() == b"".join(pieces)

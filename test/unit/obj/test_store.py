@@ -108,15 +108,15 @@ def test_writer_that_is_stopped_does_not_close_what_a_thread_still_writes(box, m
     upload = box.store.upload(place, None)
     fd = upload._new.fd
     begun, may_go_on, used = threading.Event(), threading.Event(), list[bool]()
-    real = fs.write_all
+    real = fs.write_pieces
 
-    def write_all(target, data):
+    def write_pieces(target, data):
         begun.set()
         may_go_on.wait(10)
         used.append(os.path.exists(f"/proc/self/fd/{fd}"))
         real(target, data)
 
-    monkeypatch.setattr("keelstore.obj.writer.fs.write_all", write_all)
+    monkeypatch.setattr("keelstore.obj.writer.fs.write_pieces", write_pieces)
 
     def send():
         try:
