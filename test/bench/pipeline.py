@@ -69,6 +69,9 @@ class Wire:
             left -= count
         return length
 
+    def close(self) -> None:
+        self._sock.close()
+
 
 def request(account: Account, method: str, target: str, body: bytes = b"") -> bytes:
     lines = [f"{method} {target} HTTP/1.1", f"Host: {account.endpoint.host}:{account.endpoint.port}", "User-Agent: bench", "Accept: */*",
