@@ -18,6 +18,7 @@ from keelstore.common.http import (
     AUTHORIZE,
     AUTHORIZE_OVERRIDE,
     CACHE,
+    CRYPTO_BYPASS,
     CUSTOMER_KEY,
     ENCRYPTS,
     INFOCACHE,
@@ -42,7 +43,7 @@ INHERITED: Final = (
     "HTTP_X_USER_ID", "HTTP_X_PROJECT_ID", "REMOTE_USER", "REMOTE_ADDR", "SCRIPT_NAME", "SERVER_NAME", "SERVER_PORT",
     "SERVER_PROTOCOL", CACHE, INFOCACHE, SOURCE, TRANS_ID, AUTHORIZE, AUTHORIZE_OVERRIDE, "swift.base_labels",
     "swift.shard_listing_history", "wsgi.url_scheme", "wsgi.errors", "wsgi.multithread", "wsgi.multiprocess",
-    "wsgi.run_once", "wsgi.version", "keelstore.start_time", CUSTOMER_KEY, ENCRYPTS,
+    "wsgi.run_once", "wsgi.version", "keelstore.start_time", CRYPTO_BYPASS, CUSTOMER_KEY, ENCRYPTS,
 )  # fmt: skip
 
 _DEFAULTS: Final[Environ] = {

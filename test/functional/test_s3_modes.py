@@ -10,7 +10,7 @@ import pytest
 from test.functional.conftest import FOREIGN
 from test.support.client import Account, unique
 from test.support.s3 import OTHER, PLAIN, TESTER, client, refused, signed
-from test.support.store import Store, running
+from test.support.store import Store
 
 ALL_USERS = "http://acs.amazonaws.com/groups/global/AllUsers"
 pytestmark = pytest.mark.skipif(FOREIGN is not None, reason="changes the configuration of the store")
@@ -18,13 +18,19 @@ pytestmark = pytest.mark.skipif(FOREIGN is not None, reason="changes the configu
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with running(tmp_path_factory.mktemp("s3modes") / "store", workers=1) as store:
+    """One that encrypts."""
+    store = Store.new(tmp_path_factory.mktemp("s3modes") / "store", workers=1)
+    store.up("--encrypt")
+    try:
         yield store
+    finally:
+        store.down()
 
 
 @pytest.fixture(scope="module")
 def hosts(own: Store) -> Store:
-    """With ``s3_acl``, and buckets below ``s3.test``."""
+    """With ``s3_acl``, buckets below ``s3.test``, and encryption of what asks for it only."""
+    own.edit("proxy-server.conf", ("[filter:encryption]\n", "[filter:encryption]\ndisable_encryption = true\n"))
     own.edit("proxy-server.conf", ("s3_acl = true\n", "s3_acl = true\nstorage_domain = s3.test\n"))
     own.reload()
     return own
@@ -45,6 +51,40 @@ def account(swift: Store) -> Account:
 
 def grants_of(answer: dict[str, Any]) -> set[tuple[str, str]]:
     return {(grant["Grantee"].get("ID") or grant["Grantee"]["URI"], grant["Permission"]) for grant in answer["Grants"]}
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_a_change_of_acl_leaves_encrypted_what_is(is_enabled: bool, own: Store, request: pytest.FixtureRequest) -> None:
+    """Whoever's key it is encrypted with: the owner of the ACL need not have it."""
+    store = own if is_enabled else request.getfixturevalue("hosts")
+    s3, bucket = client(store.endpoint), unique("sealed")
+    s3.create_bucket(Bucket=bucket)
+    keys = {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": b"k" * 32}
+    s3.put_object(Bucket=bucket, Key="asked", Body=b"x" * 1000, ServerSideEncryption="AES256", Metadata={"a": "b"})
+    s3.put_object(Bucket=bucket, Key="keyed", Body=b"y" * 1000, **keys)
+    upload = s3.create_multipart_upload(Bucket=bucket, Key="parts", ServerSideEncryption="AES256")["UploadId"]
+    part = s3.upload_part(Bucket=bucket, Key="parts", UploadId=upload, PartNumber=1, Body=b"z" * 70_000)
+    parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
+    s3.complete_multipart_upload(Bucket=bucket, Key="parts", UploadId=upload, MultipartUpload=parts)
+    listed = s3.list_objects(Bucket=bucket)["Contents"]
+    for key, more in (("asked", {}), ("keyed", keys), ("parts", {})):
+        before = s3.get_object(Bucket=bucket, Key=key, **more)
+        data = before["Body"].read()
+        s3.put_object_acl(Bucket=bucket, Key=key, ACL="public-read")
+        after = s3.get_object(Bucket=bucket, Key=key, **more)
+        assert after["Body"].read() == data
+        for name in ("Body", "ResponseMetadata"):
+            del before[name], after[name]
+        assert after == before, key
+        assert (ALL_USERS, "READ") in grants_of(s3.get_object_acl(Bucket=bucket, Key=key))
+    assert s3.head_object(Bucket=bucket, Key="asked")["ServerSideEncryption"] == "AES256"
+    assert s3.list_objects(Bucket=bucket)["Contents"] == listed
+    assert store.endpoint.request("GET", f"/{bucket}/asked").body == b"x" * 1000
+    for path in store.devices().rglob("*.data"):
+        assert b"xxxxxxxx" not in path.read_bytes() and b"yyyyyyyy" not in path.read_bytes()
+    for key in ("asked", "keyed", "parts"):
+        s3.delete_object(Bucket=bucket, Key=key)
+    s3.delete_bucket(Bucket=bucket)
 
 
 def test_anonymous_requests_by_host_name(hosts: Store) -> None:

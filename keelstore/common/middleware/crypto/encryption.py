@@ -19,6 +19,7 @@ from keelstore.common.errors import ConfigError, RequestError
 from keelstore.common.headers import header_of, title
 from keelstore.common.http import (
     BODYLESS,
+    CRYPTO_BYPASS,
     CUSTOMER_KEY,
     ENCRYPTS,
     TRANS_ID,
@@ -44,7 +45,7 @@ AFTER: Final = ("catch_errors", "gatekeeper", "proxy_logging", "memcache", "list
                 "keymaster", "kms_keymaster", "kmip_keymaster")
 BEFORE: Final = ()
 
-BYPASS: Final = "swift.crypto.override"
+BYPASS: Final = CRYPTO_BYPASS
 _CONDITIONS: Final = encrypter.CONDITIONS
 
 

@@ -4,6 +4,9 @@ The object is copied onto itself, so that Swift reads the change too. It keeps i
 of the data and an offset. So it is newer than what it replaces but older than any write since, which it can not undo;
 Last-Modified, listings and version ids stay as they are. The offset is the time that has passed, in the units of
 timestamps, so two changes at once are ordered as two writes are. Of a version, the hidden object is rewritten.
+
+What is encrypted is copied as it is stored, so no key is needed. But the list of an upload's parts is read and written as
+one, so it is encrypted anew.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from keelstore.common.headers import Headers, is_true
-from keelstore.common.http import Response
+from keelstore.common.http import CRYPTO_BYPASS, ENCRYPTS, Response
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.outcome import check
 from keelstore.common.middleware.s3api.request import OBJECT_SYSMETA, S3Request
@@ -21,6 +24,7 @@ from keelstore.common.timestamp import Timestamp
 
 TRIES: Final = 3
 _TIMES: Final = ("X-Backend-Data-Timestamp", "X-Backend-Timestamp", "X-Timestamp")
+_CIPHER: Final = "X-Backend-Crypto-Cipher"
 _LISTED: Final = "X-Object-Sysmeta-Container-Update-Override-Etag"
 
 
@@ -77,9 +81,16 @@ def _copy(request: S3Request, found: Headers, changes: Mapping[str, str]) -> Res
         "X-Backend-Allow-Reserved-Names": "true",
     }
     query = {}
-    if is_true(found.get("X-Static-Large-Object", "")):
+    is_slo = is_true(found.get("X-Static-Large-Object", ""))
+    if is_slo or "X-Object-Manifest" in found:
         query["multipart-manifest"] = "get"
-        etag = found.get(OBJECT_SYSMETA + "Etag")
-        if etag:
-            headers[_LISTED] = f"; s3_etag={etag}"
-    return request.swift("PUT", container, name, headers={**headers, **changes}, query=query)
+    if is_slo and (etag := found.get(OBJECT_SYSMETA + "Etag")):
+        headers[_LISTED] = f"; s3_etag={etag}"
+    flag = CRYPTO_BYPASS if not is_slo else ENCRYPTS if _CIPHER in found else None
+    if flag is None:
+        return request.swift("PUT", container, name, headers={**headers, **changes}, query=query)
+    request.environ[flag] = True
+    try:
+        return request.swift("PUT", container, name, headers={**headers, **changes}, query=query)
+    finally:
+        del request.environ[flag]
