@@ -80,7 +80,8 @@ class S3Api:
         trans_id = environ.get("swift.trans_id", "")
         response.headers["x-amz-request-id"] = response.headers["x-amz-id-2"] = trans_id
         response.headers.setdefault("Content-Type", "application/xml")
-        environ["swift.leave_relative_location"] = True
+        if not response.headers.get("Location", "").startswith(("http://", "https://")):  # where a form sends the browser
+            environ["swift.leave_relative_location"] = True
 
         def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
             return start_response(status, [(_spelled(name), value) for name, value in headers])
