@@ -133,6 +133,8 @@ class _FragmentRead:
                 try:
                     self._waking.wait(self.stagger_s if is_hedging else None)
                 except WaitTimeout:
+                    if not is_hedging:
+                        raise  # the limit of somebody further out
                     if not self._start():
                         own = PolicyOptions()  # nobody is left to ask beside those
                     continue
@@ -192,12 +194,12 @@ class _FragmentRead:
             response = self.reading.ask(node, headers)
         except Exception as error:
             self.app.log_failure(error)
-        if self._is_over:
-            if response is not None:
+        finally:  # whatever ended it: who waits must hear of it
+            if not self._is_over:
+                self._news.append((node, response))
+                self._waking.set()
+            elif response is not None:
                 response.close()
-            return
-        self._news.append((node, response))
-        self._waking.set()
 
     def _consider(self, node: Any, response: Response) -> None:
         status, headers = response.status, response.headers

@@ -68,12 +68,13 @@ def gather(
                 results.append(result)
         except Exception as error:
             on_failure(error)
-        running[0] -= 1
-        if not running[0]:
-            enough.set()
-            ended.set()
-        elif not enough.is_set and is_enough(results):
-            enough.set()
+        finally:  # whatever ended it: who waits must hear of it
+            running[0] -= 1
+            if not running[0]:
+                enough.set()
+                ended.set()
+            elif not enough.is_set and is_enough(results):
+                enough.set()
 
     for job in jobs:
         spawn(run, job)

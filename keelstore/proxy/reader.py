@@ -201,12 +201,12 @@ class Reading:
                 response = self.ask(node)
             except Exception as error:
                 self.app.log_failure(error)
-            if is_over[0]:
-                if response is not None:
+            finally:  # whatever ended it: who waits must hear of it
+                if not is_over[0]:
+                    news.append((node, response))
+                    waking[0].set()
+                elif response is not None:
                     response.close()
-                return
-            news.append((node, response))
-            waking[0].set()
 
         running = 0
         nodes: Iterable[Any] = iter(self.nodes)
@@ -226,6 +226,8 @@ class Reading:
                 try:
                     waking[0].wait(stagger_s if may_add else None)
                 except WaitTimeout:
+                    if not may_add:
+                        raise  # the limit of somebody further out
                     continue
             waking[0] = Event()
             while news:

@@ -16,7 +16,7 @@ from keelstore.account.server import app_factory as account_factory
 from keelstore.common import concurrency
 from keelstore.common.backend import Backend
 from keelstore.common.daemon_frame import Daemon, World
-from keelstore.common.errors import KeelstoreError, WaitTimeout
+from keelstore.common.errors import KeelstoreError
 from keelstore.common.http import Response
 from keelstore.common.internal import InternalClient
 from keelstore.common.options import parse
@@ -48,6 +48,10 @@ DAEMON_OPTIONS = {  # nothing is to wait for the sake of a real disk
     "zero_byte_files_per_second": "0", "tasks_per_second": "0", "accounts_per_second": "0",
     "databases_per_second": "0", "concurrency": "2", "node_timeout": "10", "request_tries": "2", "delay_reaping": "0",
 }
+
+
+class NoEnd(BaseException):
+    """The patience of the harness has ended. A BaseException: what is waited for must not take it for its own."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +156,7 @@ class SimParts(Parts):
     def backend(self, what: Wanted) -> Backend:
         return Backend()
 
-    def internal_client(self, what: Wanted, tries: int, **_more: Any) -> InternalClient:
+    def internal_client(self, what: Wanted, tries: int, *also: str, is_plain: bool = False) -> InternalClient:
         return InternalClient(self._node.client_app, f"{what.name} 1", tries, use_replication_network=True)
 
 
@@ -268,10 +272,10 @@ class Node:
 
         def run() -> bool:
             try:
-                with concurrency.time_limit(PASS_S):
+                with concurrency.time_limit(PASS_S, NoEnd()):
                     self.daemon(name).run_once()
                 return True
-            except WaitTimeout:
+            except NoEnd:
                 self.cluster.note(f"node {self.index}: {name} came to no end")
                 return False
             except Exception as error:

@@ -14,6 +14,8 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
+import greenlet
+
 from keelstore.common import concurrency
 from test.simulation import disks, faults, lives, worldtime
 from test.simulation.cluster import Shape, make_rings, warm_up
@@ -48,7 +50,7 @@ def run_seed(seed: int, shape: Shape, rings: dict[str, list[bytes]], operations:
         try:
             outcome = concurrency.spawn(story.run).wait()
         except worldtime.Stalled:
-            outcome = Outcome(seed, operations, ["somebody waits for ever"], story.lines)
+            outcome = Outcome(seed, operations, ["somebody waits for ever: " + _who_waits()], story.lines)
         except Exception:
             outcome = Outcome(seed, operations, ["the simulation failed: " + traceback.format_exc()], story.lines)
         outcome.cpu_s = worldtime.real_cpu() - began
@@ -57,6 +59,19 @@ def run_seed(seed: int, shape: Shape, rings: dict[str, list[bytes]], operations:
     finally:
         lives.leave()
         disks.remove_tree(root)
+
+
+def _who_waits() -> str:
+    """Where each green thread is that has begun and not ended."""
+    found = []
+    for thread in gc.get_objects():
+        if isinstance(thread, greenlet.greenlet) and thread.gr_frame is not None:
+            lines = traceback.format_stack(thread.gr_frame, limit=8)
+            if "/eventlet/hubs/" not in lines[-1] or len(lines) > 3:
+                life = getattr(thread, "life", None)
+                whose = "the harness" if life is None else f"node {life.node}{', dead' if life.is_dead else ''}"
+                found.append(f"a green thread of {whose}\n{''.join(lines)}")
+    return "\n".join(found)
 
 
 entropy = random.Random(0)  # in place of the system's

@@ -13,12 +13,11 @@ from hashlib import md5
 from typing import Any
 
 from keelstore.common import concurrency
-from keelstore.common.errors import WaitTimeout
 from keelstore.common.http import Response
 from keelstore.common.timestamp import Timestamp
 from keelstore.node.daemons import DAEMONS
 from test.simulation import disks, laws, lives, worldtime
-from test.simulation.cluster import Node, Shape, SimCluster
+from test.simulation.cluster import Node, NoEnd, Shape, SimCluster
 from test.simulation.laws import ACCOUNT
 from test.simulation.model import ContainerHistory, ObjectHistory, Told, Write
 
@@ -29,6 +28,7 @@ SELDOM = ("account-reaper", "container-auditor", "account-auditor", "container-r
 PASS_ORDER = ("object-updater", "container-updater", "object-expirer", "object-auditor", "container-auditor",
               "account-auditor", "object-replicator", "object-reconstructor", "container-replicator", "account-replicator",
               "container-reconciler", "account-reaper")
+LEFT_OUT = {"container-sync", "container-sharder", "container-lifecycle"}  # have nothing to do here
 
 
 @dataclass
@@ -65,8 +65,8 @@ class Story:
         self.kinds = {kind for kind in FAULTS if self.chance.random() < 0.55}
         self.object_daemon = "object-replicator" if shape.policy == "copies" else "object-reconstructor"
         others = "object-reconstructor" if shape.policy == "copies" else "object-replicator"  # have nothing to do
-        self.daemon_names = [name for name in PASS_ORDER if name in DAEMONS and name != others]
-        self.daemon_names += sorted(set(DAEMONS) - set(PASS_ORDER) - {"container-sync", "container-sharder"})
+        self.daemon_names = [name for name in PASS_ORDER if name != others]
+        assert {*PASS_ORDER, *LEFT_OUT} >= set(DAEMONS), "a daemon is in neither list"
 
     def note(self, line: str) -> None:
         self.lines.append(f"{worldtime.elapsed_s():9.3f} {line}")
@@ -331,12 +331,12 @@ class Story:
             return found
 
         try:
-            with concurrency.time_limit(REQUEST_S):
+            with concurrency.time_limit(REQUEST_S, NoEnd()):
                 response = ask()
         except lives.Crash:
             self.note(f"{method} {path} at node {node.index}: the node died")
             return
-        except WaitTimeout:
+        except NoEnd:
             self.note(f"{method} {path} at node {node.index}: no answer")
             if not life.is_dead:
                 self.violations.append(f"(f) {method} {path}: no answer in {REQUEST_S} s of a node that lives")
