@@ -7,11 +7,12 @@ cache directory. Nothing of it is copied: it is run and asked.
 from __future__ import annotations
 
 import os
-import subprocess
-import venv
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
+
+from test.support.environments import environment
+from test.support.keystone import Keystone, KeystoneStore, running_keystone, store_of
 
 SWIFT = "2.38.3"
 
@@ -22,13 +23,18 @@ def swift_python() -> str:
     given = os.environ.get("KEELSTORE_SWIFT_PYTHON")
     if given:
         return given
-    home = Path(os.environ.get("XDG_CACHE_HOME") or "/var/tmp") / f"keelstore-swift-{SWIFT}"
-    python, ready = home / "bin" / "python", home / "ready"
-    if not ready.exists():
-        venv.create(home, clear=True, with_pip=True)
-        made = subprocess.run([python, "-m", "pip", "install", "-q", f"swift=={SWIFT}", "setuptools<81"], check=False,
-                              capture_output=True, text=True)
-        if made.returncode:
-            pytest.skip(f"swift {SWIFT} cannot be installed here: {made.stderr.strip()[-300:]}")
-        ready.touch()
-    return str(python)
+    return str(environment(f"swift-{SWIFT}", f"swift=={SWIFT}", "setuptools<81") / "bin" / "python")
+
+
+@pytest.fixture(scope="session")
+def keystone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keystone]:
+    """A Keystone of its own environment, on SQLite."""
+    with running_keystone(tmp_path_factory.mktemp("keystone")) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def keystone_store(keystone: Keystone, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeystoneStore]:
+    """A store whose users are Keystone's."""
+    with store_of(keystone, tmp_path_factory.mktemp("keystone-store") / "data") as store:
+        yield store

@@ -305,6 +305,8 @@ def identity_of(environ: Environ) -> Identity | None:
     if not any(mark in environ for mark in MARKS):
         drop_identity(environ)
         return None
+    for key in [key for key, value in environ.items() if value is None and key.startswith("HTTP_")]:
+        del environ[key]  # authtoken leaves such where a token says nothing
     get = environ.get
     if get("HTTP_X_IDENTITY_STATUS") != "Confirmed" or get("HTTP_X_SERVICE_IDENTITY_STATUS") not in (None, "Confirmed"):
         return None
