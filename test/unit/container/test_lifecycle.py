@@ -1,0 +1,179 @@
+"""The lifecycle daemon over an in-process cluster: what is due goes, by the rules of the moment, and nothing else."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keelstore.common.internal import InternalClient
+from keelstore.common.middleware import slo, symlink, versioned_writes
+from keelstore.common.middleware.s3api import lifecycle_rules
+from keelstore.common.middleware.s3api.lifecycle_rules import DAY_S, Filter, Rule
+from keelstore.container.lifecycle import ContainerLifecycle
+from keelstore.container.options import ContainerLifecycleOptions
+from test.support.cluster import InProcessCluster
+from test.support.daemons import Daemons
+
+ACCOUNT, BUCKET = "AUTH_a", "bucket"
+UPLOAD_ID = "A" * 48
+LOCK = {"X-Object-Sysmeta-S3api-Legal-Hold": "ON"}
+
+
+class Lifecycle:
+    """The daemon, and the bucket that it works on."""
+
+    def __init__(self, cluster: InProcessCluster):
+        self.daemons = Daemons(cluster)
+        switched_on = {"allow_versioned_writes": "true", "allow_object_versioning": "true"}
+        app: Any = symlink.filter_factory({})(cluster.proxy)
+        app = versioned_writes.filter_factory({}, **switched_on)(app)
+        app = slo.filter_factory({})(app)
+        self.client = InternalClient(app, "test", tries=1)
+        self.client.create_container(ACCOUNT, BUCKET)
+        options = ContainerLifecycleOptions(swift_dir=str(cluster.etc))
+        self.daemon = ContainerLifecycle(
+            options, self.daemons.world(0), InternalClient(app, "container-lifecycle 1", tries=1), cluster.proxy.cluster.hash_path
+        )
+
+    def rules(self, *rules: Rule, noted: bool = True) -> None:
+        text = base64.b64encode(lifecycle_rules.write(rules)).decode()
+        if noted:
+            self.client.create_container(".s3", "lifecycle")
+            self.client.put_object(b"", ".s3", "lifecycle", f"{ACCOUNT}/{BUCKET}")
+        self.client.set_metadata({"X-Container-Sysmeta-S3api-Lifecycle": f"1:{text}" if rules else ""}, ACCOUNT, BUCKET)
+
+    def versions(self, enabled: bool = True) -> None:
+        self.client.set_metadata({"X-Versions-Enabled": str(enabled)}, ACCOUNT, BUCKET)
+
+    def put(self, name: str, data: bytes = b"data", **headers: str) -> None:
+        self.client.put_object(data, ACCOUNT, BUCKET, name, headers)
+
+    def names(self, container: str = BUCKET, **query: str) -> list[str]:
+        return [entry["name"] for entry in self.client.list_container(ACCOUNT, container, **query)]
+
+    def listed(self) -> list[tuple[str, bool]]:
+        """Name, is it a delete marker: of all versions, newest first."""
+        found = self.client.request("GET", f"/v1/{ACCOUNT}/{BUCKET}", params={"versions": "", "format": "json"})
+        return [(entry["name"], "deleted" in entry["content_type"]) for entry in json.loads(found.read())]
+
+    def after(self, days: float) -> dict[str, int]:
+        """What the daemon has done so much later."""
+        self.daemons.clock.ahead_s = days * DAY_S
+        self.daemon.run_once()
+        return {name: count for name, count in self.daemon.counts.items() if count}
+
+
+@pytest.fixture
+def lifecycle(tmp_path: Path) -> Iterator[Lifecycle]:
+    cluster = InProcessCluster(tmp_path, nodes=1, devices=3)
+    yield Lifecycle(cluster)
+    cluster.close()
+
+
+def rule(prefix: str = "", **fields: Any) -> Rule:
+    return Rule("r", True, Filter(prefix, fields.pop("tags", ())), **fields)
+
+
+def test_objects_end_by_the_rules_of_the_moment(lifecycle: Lifecycle) -> None:
+    for name in ("logs/a", "logs/b", "other"):
+        lifecycle.put(name)
+    lifecycle.rules(rule("logs/", days=3))
+    assert lifecycle.after(2.9) == {}
+    lifecycle.rules(rule("logs/", days=30))
+    assert lifecycle.after(10) == {}
+    lifecycle.rules(rule("logs/", days=1))
+    assert lifecycle.after(10) == {"expired": 2}
+    assert lifecycle.names() == ["other"]
+    assert lifecycle.after(11) == {}
+
+
+def test_tags_are_looked_at(lifecycle: Lifecycle) -> None:
+    lifecycle.put("tagged", **{"X-Object-Transient-Sysmeta-S3api-Tags": "a=1&b=2"})
+    lifecycle.put("plain")
+    lifecycle.rules(rule(days=1, tags=(("a", "1"),)))
+    assert lifecycle.after(3) == {"expired": 1}
+    assert lifecycle.names() == ["plain"]
+
+
+def test_a_bucket_that_is_not_written_down_costs_nothing(lifecycle: Lifecycle) -> None:
+    lifecycle.put("a")
+    lifecycle.rules(rule(days=1), noted=False)
+    assert lifecycle.after(3) == {}
+    assert lifecycle.daemon.progress.done == 0
+
+
+def test_what_has_no_rules_any_more_is_forgotten_after_a_day(lifecycle: Lifecycle) -> None:
+    lifecycle.put("a")
+    lifecycle.rules()
+    assert lifecycle.after(0.5) == {} and len(list(lifecycle.client.list_container(".s3", "lifecycle"))) == 1
+    assert lifecycle.after(2) == {} and not list(lifecycle.client.list_container(".s3", "lifecycle"))
+    assert lifecycle.names() == ["a"]
+
+
+def test_versions_markers_and_locks(lifecycle: Lifecycle) -> None:
+    lifecycle.versions()
+    lifecycle.put("k", b"1")
+    lifecycle.put("k", b"2", **LOCK)
+    lifecycle.put("k", b"3")
+    lifecycle.rules(rule(days=1))
+    assert lifecycle.after(3) == {"expired": 1}
+    assert lifecycle.listed() == [("k", True), ("k", False), ("k", False), ("k", False)]
+    assert lifecycle.after(4) == {}  # the marker has versions behind it
+    lifecycle.rules(rule(noncurrent_days=1, newer_noncurrent=2))
+    assert lifecycle.after(5) == {"versions": 1}
+    lifecycle.rules(rule(noncurrent_days=1, expired_marker=True))
+    assert lifecycle.after(6) == {"versions": 1, "locked": 1}
+    assert lifecycle.listed() == [("k", True), ("k", False)]
+
+
+def test_a_delete_marker_with_nothing_behind_it_goes(lifecycle: Lifecycle) -> None:
+    lifecycle.versions()
+    lifecycle.put("k")
+    lifecycle.client.delete_object(ACCOUNT, BUCKET, "k")
+    lifecycle.rules(rule(noncurrent_days=1, expired_marker=True))
+    assert lifecycle.after(3) == {"versions": 1}
+    assert lifecycle.after(3.1) == {"markers": 1}
+    assert lifecycle.listed() == []
+
+
+def test_uploads_that_nobody_completed_are_aborted(lifecycle: Lifecycle) -> None:
+    segments = f"{BUCKET}+segments"
+    lifecycle.client.create_container(ACCOUNT, segments)
+    for name, kind in ((f"k/{UPLOAD_ID}", "application/directory"), (f"k/{UPLOAD_ID}/1", ""), (f"x/{UPLOAD_ID}/1", "")):
+        lifecycle.client.put_object(b"", ACCOUNT, segments, name, {"Content-Type": kind or "text/plain"})
+    lifecycle.rules(rule(abort_days=2))
+    assert lifecycle.after(1) == {}
+    assert lifecycle.after(4) == {"uploads": 1}
+    assert lifecycle.names(segments) == [f"x/{UPLOAD_ID}/1"]
+
+
+def test_parts_of_an_object_are_not_taken_for_an_upload(lifecycle: Lifecycle) -> None:
+    """A node died between the manifest and the removal of the marker."""
+    segments = f"{BUCKET}+segments"
+    lifecycle.client.create_container(ACCOUNT, segments)
+    for name, kind in ((f"k/{UPLOAD_ID}", "application/directory"), (f"k/{UPLOAD_ID}/1", "text/plain")):
+        lifecycle.client.put_object(b"", ACCOUNT, segments, name, {"Content-Type": kind})
+    lifecycle.put("k", **{"X-Object-Sysmeta-S3api-Upload-Id": UPLOAD_ID})
+    lifecycle.rules(rule(abort_days=2))
+    assert lifecycle.after(4) == {"uploads": 1}
+    assert lifecycle.names(segments) == [f"k/{UPLOAD_ID}/1"]
+
+
+def test_without_versioned_writes_in_the_pipeline_nothing_goes(lifecycle: Lifecycle) -> None:
+    lifecycle.versions()
+    lifecycle.put("k")
+    lifecycle.rules(rule(days=1))
+    daemon = lifecycle.daemon
+    daemon.client = InternalClient(lifecycle.daemons.cluster.proxy, "test", tries=1)
+    assert lifecycle.after(3) == {"failures": 1}
+    assert lifecycle.listed() == [("k", False)]
+
+
+def test_a_dry_run_says_what_it_would_look_at(lifecycle: Lifecycle) -> None:
+    lifecycle.rules(rule(days=1))
+    assert list(lifecycle.daemon.dry_run()) == [f"carry out the lifecycle rules of {ACCOUNT}/{BUCKET}"]
