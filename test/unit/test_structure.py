@@ -216,3 +216,17 @@ def test_every_row_of_the_security_page_has_its_tests() -> None:
     assert [row for row in found if row not in rows] == [], "add a line for these to doc/design/security.md"
     listed = {row: set(files.replace(",", " ").split()) for row, files in rows.items()}
     assert {row: files - found.get(row, set()) for row, files in listed.items() if not files or not files <= found.get(row, set())} == {}
+
+
+def test_every_fault_scenario_has_its_tests() -> None:
+    """Those that concern neither erasure coding nor sharding; and each test of one that bears its number is on the page."""
+    rows = {int(row): set(files.replace(",", " ").split()) for row, files in re.findall(
+        r"^\| (\d+) \|[^|]*\|([^|]*)\|$", (ROOT / "doc/design/scenarios.md").read_text(), re.MULTILINE)}
+    found: dict[int, set[str]] = {}
+    for path in (ROOT / "test/fault").glob("test_*.py"):
+        for numbers in re.findall(r"^def test_scenario((?:_\d{2,3}(?=_))+)", path.read_text(), re.MULTILINE):
+            for row in re.findall(r"\d+", numbers):
+                found.setdefault(int(row), set()).add(path.relative_to(ROOT / "test").with_suffix("").as_posix())
+    wanted = {*range(1, 62), *range(70, 78), *range(81, 102), *range(105, 110), *range(132, 142)}
+    assert set(rows) == wanted
+    assert {row: files for row, files in rows.items() if files != found.get(row, set()) or not files} == {}
