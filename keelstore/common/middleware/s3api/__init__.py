@@ -3,7 +3,7 @@
 A request that is signed as S3 clients sign (or is for a bucket, anonymously) is read by ``authentication`` and
 ``target``, identified by the auth filter to the right (``identity``), routed (``routing``), allowed (``access``) and
 served by a module in ``resources``, which speaks to the right through ``S3Request.swift`` only. Everything else
-passes unread, at the price of two look-ups.
+passes unread, at the price of two look-ups and a comparison.
 
 Pure: ``signature``, ``target``, ``acl``, ``etags``, ``xml``, ``checksums``, ``errors``, ``times``. At the edge:
 ``body`` and ``chunks`` (reading), ``index`` (bucket names).
