@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Final
 
 READ, WRITE, READ_ACP, WRITE_ACP, FULL_CONTROL = "READ", "WRITE", "READ_ACP", "WRITE_ACP", "FULL_CONTROL"
@@ -66,6 +66,10 @@ class Acl:
 
     def encode(self) -> str:
         """As the system metadata of Swift's s3api holds it."""
+        return self._encoded
+
+    @cached_property
+    def _encoded(self) -> str:
         return json.dumps(
             {
                 "Owner": self.owner,
@@ -86,6 +90,7 @@ def decode(text: str | None) -> Acl:
         return Acl()
 
 
+@lru_cache(maxsize=1024)
 def canned(name: str, owner: str, bucket_owner: str | None = None) -> Acl | None:
     """The ACL that a canned name stands for; None for an unknown one. ``bucket_owner`` is for objects."""
     more: Iterable[tuple[str, str]] | None = {

@@ -34,6 +34,8 @@ def acl_for_bucket(request: S3Request, owner: str, info: ContainerInfo | None = 
     grants, name = _asked(request)
     if info is not None and ownership_of(info) == ENFORCED and (grants is not None or name != OWNER_FULL_CONTROL):
         raise S3Error("AccessControlListNotSupported")
+    if grants is None and not name:
+        return _private(owner)
     return checked(request, _chosen(request, grants, name, owner), info)
 
 
@@ -56,6 +58,8 @@ def acl_for_object(request: S3Request, info: ContainerInfo, owner: str | None = 
     owner = owner or request.identity.user or bucket_owner
     if owner is None:  # made with Swift, written by nobody: it has no more of an owner than its bucket
         return acl.Acl()
+    if grants is None and not name:
+        return _private(owner)
     return checked(request, _chosen(request, grants, name, owner, bucket_owner), info)
 
 
@@ -118,9 +122,15 @@ def _chosen(
 ) -> acl.Acl:
     if grants is not None:
         return acl.Acl(owner, tuple(dict.fromkeys(grants)))
-    found = acl.canned(name or "private", owner, bucket_owner)
+    found = acl.canned(name, owner, bucket_owner)
     if found is None:
         raise _unknown(name)
+    return found
+
+
+def _private(owner: str) -> acl.Acl:
+    found = acl.canned("private", owner)
+    assert found is not None
     return found
 
 
