@@ -90,3 +90,20 @@ def test_any_header_is_read_or_refused(text: str) -> None:
         acl_xml.parse_grants("READ", text)
     except S3Error as error:
         assert error.status == 400
+
+
+PIECES = st.sampled_from(
+    ["<AccessControlPolicy>", "</AccessControlPolicy>", "<Owner>", "</Owner>", "<ID>", "</ID>", "a:b", "<AccessControlList>", "</AccessControlList>",
+     "<Grant>", "</Grant>", "<Grantee ", "</Grantee>", 'xsi:type="Group"', 'xmlns:xsi="x"', ">", "<Permission>READ</Permission>", "<!-- -->",
+     "<?a b?>", "&amp;", "<URI/>", "\x00"]
+)  # fmt: skip
+
+
+@given(st.lists(PIECES, max_size=16).map("".join) | st.text())
+def test_any_document_is_read_or_refused(text: str) -> None:
+    try:
+        acl_xml.parse(xml.parse(text.encode("utf-8", "surrogatepass")))
+    except xml.XmlError:
+        pass
+    except S3Error as error:
+        assert error.status == 400
