@@ -142,9 +142,9 @@ def test_roles_bind_s3_as_they_bind_swift(keystone: Keystone, keystone_store: Ke
         reader.put_object(Bucket=bucket, Key="seen", Body=b"2")
     with refused("AccessDenied", 403):
         reader.create_bucket(Bucket=unique("bucket"))
-    member = client(keystone_store.endpoint, keystone.ec2(keystone.user(unique("member"), member=project), project).pair)
+    plain = client(keystone_store.endpoint, keystone.ec2(keystone.user(unique("plain"), plain=project), project).pair)
     with refused("AccessDenied", 403):
-        member.get_object(Bucket=bucket, Key="seen")
+        plain.get_object(Bucket=bucket, Key="seen")
 
 
 def test_a_key_with_a_project_reaches_that_account_when_it_may(keystone: Keystone, keystone_store: KeystoneStore, project: str, s3: Any,

@@ -314,6 +314,7 @@ def store_of(keystone: Keystone, data: Path, cache: str = "cache = swift.cache")
     with running(data, workers=1) as store:
         text = (store.etc() / "proxy-server.conf").read_text() + FILTERS.format(base=keystone.base, password=SERVICE_PASSWORD, cache=cache)
         assert " tempauth " in text
+        text = text.replace("s3_acl = true", "s3_acl = false")  # Swift's default: roles decide
         (store.etc() / "proxy-server.conf").write_text(text.replace(" tempauth ", " authtoken s3token keystoneauth ", 1))
         catalog(keystone, store.endpoint.url)
         store.reload()

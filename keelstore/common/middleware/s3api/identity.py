@@ -20,7 +20,8 @@ S3_DETAILS: Final = "s3api.auth_details"
 S3_PROBE: Final = "identify_only"  # in the details: answer as soon as the environ says who it is
 UNKNOWN_KEY: Final = "unknown_key"  # in the details, set by an auth filter that knows all access keys
 PROBE_METHOD: Final = "TEST"
-_KEPT: Final = ("REMOTE_USER", AUTHORIZE, CLEAN_ACL, "HTTP_X_USER_ID", "HTTP_X_PROJECT_ID", "keystone.identity")
+KEYSTONE_IDENTITY: Final = "keystone.identity"
+_KEPT: Final = ("REMOTE_USER", AUTHORIZE, CLEAN_ACL, "HTTP_X_USER_ID", "HTTP_X_PROJECT_ID", KEYSTONE_IDENTITY)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from keelstore.common.middleware.s3api.authentication import STREAMS, Signed
 from keelstore.common.middleware.s3api.body import BodyRefused, ProvenBody
 from keelstore.common.middleware.s3api.chunks import open_stream
 from keelstore.common.middleware.s3api.errors import S3Error
-from keelstore.common.middleware.s3api.identity import ANONYMOUS, Identity
+from keelstore.common.middleware.s3api.identity import ANONYMOUS, KEYSTONE_IDENTITY, Identity
 from keelstore.common.middleware.s3api.index import BucketIndex
 from keelstore.common.middleware.s3api.options import S3ApiOptions
 from keelstore.common.middleware.s3api.signature import UNSIGNED_PAYLOAD
@@ -201,6 +201,8 @@ class S3Request:
         )
         if not as_cluster:
             environ.update(self.identity.rights)
+        elif KEYSTONE_IDENTITY in self.identity.rights:  # keystoneauth keeps a domain with an account that is made
+            environ[KEYSTONE_IDENTITY] = self.identity.rights[KEYSTONE_IDENTITY]
         if footers is not None:
             environ["swift.callback.update_footers"] = footers
         if extra is not None:
