@@ -1,7 +1,7 @@
 """Patterns of policies: ``*`` stands for any text, ``?`` for one character. Pure.
 
 A pattern is cut at its stars and the pieces are looked for from left to right, so no pattern takes more than the product of
-its length and the text's (``security: R08``): a client chooses both.
+its length and the text's: a client chooses both.
 """
 
 from __future__ import annotations

@@ -47,6 +47,16 @@ def test_what_is_no_configuration(document: str, code: str) -> None:
     assert caught.value.code == code
 
 
+def test_security_R08_no_setting_can_write_another_header() -> None:
+    for more in ("<AllowedHeader>a\r\nb: c</AllowedHeader>", "<ExposeHeader>a\r\nb: c</ExposeHeader>"):
+        with pytest.raises(S3Error):
+            read(rule(more=more))
+    with pytest.raises(S3Error):
+        read(rule("http://a\r\nSet-Cookie: b"))
+    with pytest.raises(S3Error):
+        read(rule(more="<MaxAgeSeconds>1\nb: c</MaxAgeSeconds>"))
+
+
 @pytest.mark.parametrize(
     ("pattern", "origin", "expected"),
     [

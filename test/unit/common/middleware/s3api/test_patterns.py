@@ -45,7 +45,7 @@ def test_a_pattern_fits_what_the_regular_expression_does(pattern: str, text: str
     assert fits(pattern, text) is (re.fullmatch(expression, text, re.DOTALL) is not None)
 
 
-def test_security_R08_many_stars_take_no_time() -> None:
+def test_many_stars_take_no_time() -> None:
     began = time.process_time()
     assert not fits("*a" * 5000 + "b", "a" * 20000)
     assert not fits("*a?" * 300 + "b", "a" * 1024)
