@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -143,7 +143,7 @@ def test_a_role_that_is_withdrawn_ends_tokens(keystone: Keystone, keystone_store
 
 
 def _soon(seconds: float) -> str:
-    return (datetime.now(timezone.utc) + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return (datetime.now(UTC) + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def test_application_credentials_and_expired_tokens(keystone: Keystone, keystone_store: KeystoneStore, account: Account, owner: User,
