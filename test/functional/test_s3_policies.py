@@ -65,6 +65,20 @@ def test_a_policy_is_kept_as_it_came(s3: Any, bucket: str) -> None:
         s3.get_bucket_policy(Bucket=bucket)
 
 
+def test_a_bucket_that_is_made_anew_has_no_policy(s3: Any) -> None:
+    bucket = unique("anew")
+    for number in (1, 60):
+        s3.create_bucket(Bucket=bucket)
+        with refused("NoSuchBucketPolicy"):
+            s3.get_bucket_policy(Bucket=bucket)
+        set_policy(s3, bucket, *({"Action": "s3:GetObject", "Sid": f"number {n}"} for n in range(number)))
+        s3.delete_bucket(Bucket=bucket)
+    s3.create_bucket(Bucket=bucket)
+    with refused("NoSuchBucketPolicy"):
+        s3.get_bucket_policy(Bucket=bucket)
+    s3.delete_bucket(Bucket=bucket)
+
+
 def test_others_may_do_what_a_policy_allows(s3: Any, s3_other: Any, bucket: str) -> None:
     s3.put_object(Bucket=bucket, Key="public/a", Body=b"a", Tagging="kind=open")
     s3.put_object(Bucket=bucket, Key="private/a", Body=b"a")

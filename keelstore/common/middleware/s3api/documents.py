@@ -2,14 +2,16 @@
 
 A short one is system metadata of the container, in base64 behind the mark ``1:``, so every proxy has it with what it
 knows of the container anyhow. A long one (servers limit the size of headers) is an object of the cluster's own
-account ``.s3``, and the container names it: ``2:<its ETag>``. An object is written before the container names it and
-removed after the container forgot it.
+account ``.s3``, and the container names it: ``2:<its MD5>.<8 hex digits by chance>``. An object is written before the
+container names it and removed after the container forgot it; each has a name of its own, so who removes one never takes
+away what another request has just stored.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import os
 from hashlib import md5
 from typing import Final
 
@@ -66,7 +68,7 @@ def store(request: S3Request, name: str, data: bytes) -> None:
     if len(data) <= INLINE_BYTES:
         value = "1:" + base64.b64encode(data).decode()
     else:
-        digest = md5(data, usedforsecurity=False).hexdigest()
+        digest = f"{md5(data, usedforsecurity=False).hexdigest()}.{os.urandom(4).hex()}"
         _put_long(request, name, digest, data)
         value = f"2:{digest}"
     _set(request, name, value)
@@ -75,6 +77,13 @@ def store(request: S3Request, name: str, data: bytes) -> None:
 def remove(request: S3Request, name: str) -> None:
     request.bucket_info()
     _set(request, name, "")
+
+
+def forget(request: S3Request, info: ContainerInfo) -> None:
+    """After a bucket was deleted, of which ``info`` was known: its long documents."""
+    for key, value in info.sysmeta.items():
+        if key.startswith("s3api-") and value.startswith("2:"):
+            _ask(request, "DELETE", _own_path(request, key[len("s3api-") :], value[2:])).drain()
 
 
 def _set(request: S3Request, name: str, value: str) -> None:
@@ -97,6 +106,8 @@ def _own_path(request: S3Request, name: str, digest: str) -> str:
 
 def _ask(request: S3Request, method: str, path: str, body: bytes = b"") -> Response:
     environ = subrequest(request.environ, method, f"/v1{path}", body=body, source="S3", pre_authed=True)
+    if not request.options.force_swift_request_proxy_log:
+        environ["swift.proxy_access_log_made"] = True
     return call_app(request.app, environ)
 
 

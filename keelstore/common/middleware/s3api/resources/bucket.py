@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from keelstore.common.http import Response
-from keelstore.common.middleware.s3api import acl, xml
+from keelstore.common.middleware.s3api import acl, documents, xml
 from keelstore.common.middleware.s3api.access import needs_s3_acl
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.new_acl import acl_for_bucket, swift_acl_headers
@@ -109,8 +109,10 @@ def delete(request: S3Request) -> Response:
     found.close()
     if int(found.headers.get("X-Container-Object-Count", "0")):
         raise S3Error("BucketNotEmpty", BucketName=request.bucket)
+    info = request.bucket_info()
     _delete_segments(request)
     check(request, request.swift("DELETE", request.bucket)).drain()
+    documents.forget(request, info)
     if request.index is not None:
         request.index.release(request.environ, request.bucket, request.account)
     return Response(204)
