@@ -6,8 +6,9 @@ on at which it failed. When no node is left the body ends with an error, which b
 A wrong payload in a fragment with a sound header cannot be seen in decoding. The object servers of this project check
 small and middling fragments before they send them; what comes from others is checked as a whole: the last segment of a
 whole object is held back until the MD5 of all is right. An object of one segment is then decoded of other
-fragments, until one choice is right. What a range gives of archives that nobody checked is compared with one fragment
-more, a *witness*; where they do not agree, all nodes are asked again, to check what they have before they send it.
+fragments, until one choice is right. What a range gives of archives that nobody checked is compared with all further
+fragments within reach, *witnesses*, so that as many wrong ones are seen for certain as parity promises to survive; where
+they do not agree, all nodes are asked again, to check what they have before they send it.
 
 Memory: one segment, its fragments, and what is under way on the connections.
 """
@@ -113,20 +114,20 @@ class Stream:
 
 
 class Fragments:
-    """An object's segments. ``streams`` are of distinct fragments, as many as decoding needs. ``has_witness``: a segment of
-    unchecked streams is compared with a further fragment, if there is one.
+    """An object's segments. ``streams`` are of distinct fragments, as many as decoding needs. ``is_compared``: segments
+    of unchecked streams are compared with further fragments.
     """
 
     def __init__(self, codec: Codec, segment_size: int, length: int, streams: list[Stream], opener: Opener,
-                 has_witness: bool = False):
+                 is_compared: bool = False):
         self._codec, self.segment_size, self.length, self._opener = codec, segment_size, length, opener
         self._streams: list[Stream] = streams
         self._fragment_size = codec.fragment_size(segment_size)
         self._last = 0
         self.last_fragments: list[bytes] = []
-        self._has_witness = has_witness
-        self._witness: Stream | None = None
-        self._witness_node: Any = None
+        self._is_compared = is_compared
+        self._witnesses: list[Stream] = []
+        self._looking: set[str] = set()  # nodes whose fragment was damaged
         self._asks_checked = False  # some fragment is wrong: nodes are to look before they send
 
     def headers(self) -> Headers:
@@ -147,17 +148,17 @@ class Fragments:
                     stream.skip(ahead)
                 except FAILURES as error:
                     self._replace(index, first, error)
-        self._open_witness(first)
+        self._open_witnesses(first)
 
     def _in_use(self, but: int) -> frozenset[int]:
         return frozenset(stream.fragment for index, stream in enumerate(self._streams) if index != but)
 
-    def _reopen(self, index: int, first: int) -> None:
+    def _reopen(self, index: int, first: int, is_checked: bool = False) -> None:
         old = self._streams[index]
         old.close()
-        found = self._opener.open(old.node, first, self._last, self._in_use(index), self._asks_checked)
+        found = self._opener.open(old.node, first, self._last, self._in_use(index), is_checked or self._asks_checked)
         if found is None:
-            self._replace(index, first, "cannot give another range")
+            self._replace(index, first, None)  # it has said so, and works
         else:
             self._streams[index] = found
             self._align(index, first)
@@ -168,11 +169,14 @@ class Fragments:
             raise BackendError(f"GET {self._opener.path}: another range than asked for")
         self._streams[index].skip(ahead)
 
-    def _replace(self, index: int, first: int, error: object) -> None:
-        """Another node's fragment for the one that fails. Raises BackendError when there is none."""
+    def _replace(self, index: int, first: int, error: object | None) -> None:
+        """Another node's fragment for the one that fails, which is held against its node but for None. Raises BackendError
+        when there is none.
+        """
         old = self._streams[index]
         old.close()
-        self._opener.failed(old.node, error)
+        if error is not None:
+            self._opener.failed(old.node, error)
         exclude = self._in_use(index)
         while (node := self._other()) is not None:
             found = self._opener.open(node, first, self._last, exclude, self._asks_checked)
@@ -183,66 +187,73 @@ class Fragments:
         raise BackendError(f"GET {self._opener.path}: no other node has a fragment to go on with")
 
     def _other(self) -> Any:
-        """A node to take a fragment from: at last that of the witness, whose fragment is worth more in this place."""
+        """A node to take a fragment from: at last that of a witness, whose fragment is worth more in this place."""
         node = self._opener.others()
-        if node is None and self._witness_node is not None:
-            node, self._witness_node = self._witness_node, None
-            self._close_witness()
-            self._has_witness = False
+        if node is None and self._witnesses:
+            witness = self._witnesses.pop()
+            witness.close()
+            node = witness.node
         return node
 
-    # -- witness -------------------------------------------------------------------------------------------------------
+    # -- witnesses -----------------------------------------------------------------------------------------------------
 
-    def _open_witness(self, first: int) -> None:
-        """One fragment more of the segments from ``first`` on, if one is wanted and to be had."""
-        if not self._has_witness or (not self._asks_checked and all(stream.is_checked for stream in self._streams)):
-            self._close_witness()
+    def _open_witnesses(self, first: int) -> None:
+        """Further fragments of the segments from ``first`` on, if they are wanted: all that are to be had easily."""
+        nodes = [witness.node for witness in self._witnesses]
+        self._close_witnesses()
+        if not self._is_compared or (not self._asks_checked and all(stream.is_checked for stream in self._streams)):
             return
-        node = self._witness_node or self._opener.others()
-        self._close_witness()
-        while node is not None:
-            try:
-                found = self._opener.open(node, first, self._last, self._in_use(-1), self._asks_checked)
-                if found is not None:
-                    self._witness, self._witness_node = found, node
-                    found.skip(first * self._fragment_size - found.position)
-                    return
-            except FAILURES as error:
-                self._opener.failed(node, error)
-                self._close_witness()
-            node = self._opener.others()
-        self._has_witness, self._witness_node = False, None
+        for _ in range(self._codec.nparity):
+            node = nodes.pop(0) if nodes else self._opener.others()
+            if node is None:
+                break
+            exclude = self._in_use(-1) | {witness.fragment for witness in self._witnesses}
+            found = self._opener.open(node, first, self._last, exclude, self._asks_checked)
+            if found is not None:
+                self._witnesses.append(found)
+                self._advance(found, first)
 
-    def _close_witness(self) -> None:
-        witness, self._witness = self._witness, None
-        if witness is not None:
+    def _advance(self, witness: Stream, first: int) -> None:
+        try:
+            witness.skip(first * self._fragment_size - witness.position)
+        except FAILURES as error:
+            self._drop(witness, error)
+
+    def _drop(self, witness: Stream, error: object) -> None:
+        self._opener.failed(witness.node, error)
+        self._witnesses.remove(witness)
+        witness.close()
+
+    def _close_witnesses(self) -> None:
+        for witness in self._witnesses:
             witness.close()
+        self._witnesses = []
 
-    def _is_witnessed(self, number: int) -> bool:
-        while self._witness is not None:
+    def _agree(self) -> bool:
+        """Whether the segment decoded last is that of all witnesses, too. One that fails is left out."""
+        used = self.last_fragments
+        for witness in list(self._witnesses):
             try:
-                return self._codec.agrees(self.last_fragments, self._witness.read(len(self.last_fragments[0])))
+                if not self._codec.agrees(used, witness.read(len(used[0]))):
+                    return False
             except FAILURES as error:
-                self._opener.failed(self._witness.node, error)
-                self._witness_node = None
-                self._open_witness(number)
-        return True  # nothing is left to compare it with
+                self._drop(witness, error)
+        return True
 
     def _check_all(self, number: int) -> None:
         """A fragment of segment ``number`` is wrong: get all of them from nodes that look first."""
         if self._asks_checked:
             raise BackendError(f"GET {self._opener.path}: the fragments do not agree")
         self._asks_checked = True
-        for index, stream in enumerate(self._streams):
-            if not stream.is_checked:
-                self._reopen(index, number)
-        self._open_witness(number)
+        for index in range(len(self._streams)):
+            self._reopen(index, number)
+        self._open_witnesses(number)
 
     def segment(self, number: int) -> bytes:
         """The next segment. Raises BackendError."""
         while True:
             segment = self._decoded(number)
-            if self._witness is None or self._is_witnessed(number):
+            if not self._witnesses or self._agree():
                 return segment
             self._check_all(number)
 
@@ -270,7 +281,12 @@ class Fragments:
             if not damaged:
                 raise BackendError(f"GET {self._opener.path}: {failure}")
             for index in damaged:
-                self._replace(index, number, failure)
+                node = self._streams[index].node
+                if node.key in self._looking:
+                    self._replace(index, number, failure)
+                else:  # let it see for itself, so that it puts the fragment aside
+                    self._looking.add(node.key)
+                    self._reopen(index, number, is_checked=True)
                 fragments[index] = None
 
     def _is_sound(self, index: int, fragment: bytes, size: int) -> bool:
@@ -309,7 +325,7 @@ class Fragments:
     def close(self) -> None:
         for stream in self._streams:
             stream.close()
-        self._close_witness()
+        self._close_witnesses()
 
 
 class FragmentBody:

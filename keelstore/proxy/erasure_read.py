@@ -280,7 +280,7 @@ class _FragmentRead:
         is_checked = all(stream.is_checked for stream in streams)
         fragments = Fragments(self.codec, segment_size, length, streams,
                               _Opener(self.reading, bucket, [*nodes, *told], self.codec.fragment_size(segment_size)),
-                              has_witness=not is_whole)
+                              is_compared=not is_whole)
         answer = Response(200, client_headers(source.headers))
         headers = answer.headers
         for name in ("Content-Range", BODY_CHECKED):

@@ -30,7 +30,7 @@ from test.support.store import Store, running
 from test.support.waiting import until
 
 SEGMENT = 65536
-SIZES = (1, 5000, 3 * SEGMENT + 7)
+SIZES = (1, 5000, 3 * SEGMENT + 7, 70 * SEGMENT + 7)  # the last: no server checks its fragments for a range
 DEVICES = [f"d{node}{device}" for node in range(4) for device in range(2)]
 PAIRS = list(itertools.combinations(DEVICES, 2))
 
@@ -59,10 +59,10 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fragmented]:
 def check_reads(cluster: Fragmented) -> None:
     for size in SIZES:
         body = body_of(size)
-        assert cluster.get(f"o{size}") == (200, body)
         for first, last in ((0, 0), (size // 2, size // 2 + 9), (SEGMENT - 2, SEGMENT + 2), (size - 1, size)):
             if 0 <= first < size:
                 assert cluster.get(f"o{size}", Range=f"bytes={first}-{last}") == (206, body[first : last + 1])
+        assert cluster.get(f"o{size}") == (200, body)
 
 
 def indexes(cluster: Fragmented, name: str) -> list[int]:
@@ -345,6 +345,46 @@ def test_what_a_read_misses_is_back_within_seconds(store: Store) -> None:
         return {name: live.fragments(name) for name in bodies} == before
 
     until(is_back, "all fragments are back", 40)
+
+
+@pytest.mark.parametrize("fate", ["gone", "wiped", "rotten"])
+def test_two_devices_of_a_store(store: Store, fate: str) -> None:
+    """Every pair is tried above; here one pair is that of a store whose own daemons repair it."""
+    live = Live(store)
+    bodies = {name: live.put(name, size) for name, size in (("tiny", 10), ("middling", 70_000), ("large", 6 << 20))}
+    before = {name: live.fragments(name) for name in bodies}
+    first, second = sorted(live.home("large"), key=lambda place: place.partition("#")[2])[1:3]
+    devices = [store.data / node / "devices" / device for node, device in
+               (place.partition("#")[0].split("/") for place in (first, second))]
+
+    def check() -> bool:
+        for number, (name, body) in enumerate(bodies.items()):
+            reader = live.account.at(store.proxy(1 + number))
+            at = len(body) // 2
+            assert reader.get(live.container, name, headers={"Range": f"bytes={at}-{at + 9}"}).expect(206).body == body[at : at + 10]
+            assert reader.get(live.container, name).expect(200).body == body
+        return True
+
+    def is_whole() -> bool:
+        return check() and {name: live.fragments(name) for name in bodies} == before
+
+    for device in devices:
+        if fate == "gone":
+            device.rename(device.with_name(f"{device.name}X"))
+        elif fate == "wiped":
+            shutil.rmtree(device / "objects-2")
+        else:
+            for path in device.glob("objects-2/*/*/*/*.data"):
+                data = bytearray(path.read_bytes())
+                data[len(data) // 2] ^= 1
+                path.write_bytes(data)
+    try:
+        check()
+    finally:
+        if fate == "gone":
+            for device in devices:
+                device.with_name(f"{device.name}X").rename(device)
+    until(is_whole, "all fragments are back", 60, every_s=0.2)
 
 
 def test_a_node_that_was_away_gets_its_fragments(store: Store) -> None:
