@@ -20,6 +20,7 @@ from pyeclib.ec_iface import VALID_EC_TYPES, ECDriver, ECDriverError
 from keelstore.common.errors import ConfigError, KeelstoreError
 
 HEADER_SIZE = 80
+_CHECKSUM_KIND_AT = 20  # in the header: whether and how the payload is checked
 MAX_FRAGMENTS = 32  # of one segment; the library's own limit
 
 
@@ -49,7 +50,9 @@ class Codec:
             driver: Any = ECDriver(k=ndata, m=nparity, ec_type=scheme)
             self._driver = driver
             self.min_parity = int(driver.min_parity_fragments_needed())
-            self._name_in_fragments = driver.get_metadata(driver.encode(b"x")[0], 1)["backend_id"]
+            tried = driver.encode(b"x")[0]
+            self._name_in_fragments = driver.get_metadata(tried, 1)["backend_id"]
+            self._checksum_kind = tried[_CHECKSUM_KIND_AT]
         except ECDriverError as error:
             raise ConfigError(f"the erasure code {scheme} {ndata}+{nparity} cannot be run: {error}") from None
 
@@ -92,6 +95,20 @@ class Codec:
         if found["chksum_mismatch"]:
             raise FragmentError(f"fragment {index} fails its own checksum")
         return FragmentFacts(index, size, found["orig_data_size"])
+
+    def header_facts(self, header: bytes) -> FragmentFacts:
+        """As :meth:`facts`, of the first HEADER_SIZE octets alone; that the payload is of that size is the caller's to see.
+        The payload of a data fragment is the segment's part at ``fragment * payload_size``.
+        """
+        if len(header) != HEADER_SIZE or header[_CHECKSUM_KIND_AT] != self._checksum_kind:  # the library might read on
+            raise FragmentError("a fragment header of another kind")
+        try:
+            found: dict[str, Any] = self._driver.get_metadata(header, 1)
+        except (ECDriverError, ValueError, TypeError) as error:
+            raise FragmentError(f"bad fragment header: {error}") from None
+        if found["backend_id"] != self._name_in_fragments:
+            raise FragmentError(f"fragment of code {found['backend_id']}")
+        return FragmentFacts(found["index"], found["size"], found["orig_data_size"])
 
     def decode(self, fragments: Sequence[bytes]) -> bytes:
         """The segment of at least ``ndata`` distinct fragments of it, in any order. Raises FragmentError for too few,

@@ -84,6 +84,10 @@ class ErasureCodingPolicy(ReplicationPolicy):
         """The fragment that the primary node of this index holds."""
         return primary_index % self.fragments
 
+    def holds_parity(self, primary_index: int) -> bool:
+        """Whether that is parity, of which an object has to be computed."""
+        return self.backend_index(primary_index) >= self.ndata
+
 
 Policy = ReplicationPolicy
 

@@ -321,7 +321,7 @@ class SegmentedBody:
         left = fetch.length
         pieces = _pieces_of(body) if as_files and digest is None else None
         for data in body if pieces is None else pieces:
-            left -= len(data)
+            left -= data[2] if type(data) is tuple else len(data)
             if left < 0:
                 raise SegmentError(fetch.segment.path, "is longer than it said")
             if digest is not None:
@@ -352,7 +352,7 @@ def _region_of(body: Any) -> Region | None:
 
 
 def _pieces_of(body: Any) -> Iterator[Any] | None:
-    """The body as what need not pass through Python, if it offers that; no part of it is of a file."""
+    """The body as what need not pass through Python, if it offers that."""
     method = getattr(body, "file_pieces", None)
     return method() if method is not None else None
 

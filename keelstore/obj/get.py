@@ -30,7 +30,7 @@ SMALL = 65536  # bytes of a body that is read at once
 NOT_CHECKED = Validation(0.0, 0.0)
 # A fragment whose bytes are wrong is not found, so that another is used in its place: up to these sizes it is checked
 # before it is sent. The proxy checks what it makes of larger ones.
-CHECKED_FIRST = 16 << 20
+CHECKED_FIRST = 32 << 20
 CHECKED_FOR_RANGE = 1 << 20
 
 

@@ -23,7 +23,7 @@ from keelstore.common.mime import content_types
 from keelstore.common.names import reserved_problem
 from keelstore.common.options import node_count, parse
 from keelstore.common.paste_config import read_config
-from keelstore.common.policy import Policy
+from keelstore.common.policy import ErasureCodingPolicy, Policy
 from keelstore.common.registry import register_info
 from keelstore.common.ring.ring import Ring
 from keelstore.common.stats import NoStats, stats_for
@@ -186,7 +186,7 @@ class ProxyApp:
         own = self.options if policy is None else self.by_policy[policy.index]
         affinity = self._common_affinity if policy is None else self._affinity[policy.index]
         primaries = order_for_read(ring.primaries(part), own.sorting_method, affinity, self.health.timing_ms,
-                                   self.shuffle)
+                                   self.shuffle, _parity_last(policy))
         if self.health.has_suspects:
             primaries.sort(key=self.health.is_suspect)
         return self.as_nodes(kind, primaries, lambda: ring.handoffs(part))
@@ -222,6 +222,11 @@ class ProxyApp:
             hidden = [name for name in response.headers if name.lower() in self.owner_headers]
             for name in hidden:
                 dict.__delitem__(response.headers, name)
+
+
+def _parity_last(policy: Policy | None) -> Callable[[Any], bool] | None:
+    """For the order of reading: an object is put together of its data fragments, and computed from others."""
+    return (lambda node: policy.holds_parity(node.index)) if isinstance(policy, ErasureCodingPolicy) else None
 
 
 def _prepare(request: ProxyRequest, clock: Callable[[], float]) -> None:

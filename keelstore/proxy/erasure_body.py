@@ -10,6 +10,9 @@ fragments, until one choice is right. What a range gives of archives that nobody
 fragments within reach, *witnesses*, so that as many wrong ones are seen for certain as parity promises to survive; where
 they do not agree, all nodes are asked again, to check what they have before they send it.
 
+Where all data fragments lie in files of this process and nothing has to be hashed or compared, the segments are sent from the
+files as they are (sendfile); only the fragments' headers are read and looked at.
+
 Memory: one segment, its fragments, and what is under way on the connections.
 """
 
@@ -22,7 +25,7 @@ from itertools import combinations, islice
 from typing import Any, Protocol
 
 from keelstore.common import fs
-from keelstore.common.codec import Codec, FragmentError
+from keelstore.common.codec import HEADER_SIZE, Codec, FragmentError
 from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.errors import BackendError
 from keelstore.common.headers import Headers
@@ -30,6 +33,7 @@ from keelstore.common.http import BODY_CHECKED, Response
 from keelstore.proxy.fanout import FAILURES
 
 MAX_CHOICES = 512  # sets of fragments tried to find a right one
+Region = tuple[int, int, int]  # of an open file: descriptor, offset, count
 _CONTENT_RANGE = re.compile(r"\Abytes ([0-9]{1,20})-([0-9]{1,20})/")
 
 
@@ -99,6 +103,24 @@ class Stream:
             data = known + more
         self.position += size
         return data
+
+    @property
+    def is_file(self) -> bool:
+        return self._fd >= 0
+
+    def header(self, size: int) -> bytes | None:
+        """That of the next fragment, of ``size`` octets, when it is in a file here, and in the page cache from end to end so
+        far as that can be told cheaply. Nothing is moved.
+        """
+        if self._fd < 0 or size > self.stop - self.position:
+            return None
+        if fs.read_cached(self._fd, 1, self.position + size - 1) is None:
+            return None
+        return fs.read_cached(self._fd, HEADER_SIZE, self.position)
+
+    def payload(self, count: int) -> Region:
+        """The first ``count`` octets behind the header of the next fragment, which is in a file."""
+        return self._fd, self.position + HEADER_SIZE, count
 
     def skip(self, size: int) -> None:
         if self._fd >= 0:
@@ -249,6 +271,37 @@ class Fragments:
             self._reopen(index, number)
         self._open_witnesses(number)
 
+    @property
+    def are_files(self) -> bool:
+        """Whether :meth:`regions` may have something to give."""
+        return len(self._streams) == self._codec.ndata and all(
+            stream.is_file and stream.fragment < self._codec.ndata for stream in self._streams)
+
+    def regions(self, number: int) -> list[Region] | None:
+        """The next segment as parts of open files; None where it must be asked for with :meth:`segment`."""
+        if self._witnesses or not self.are_files:
+            return None
+        size = left = min(self.segment_size, self.length - number * self.segment_size)
+        each = self._codec.fragment_size(size)
+        found = []
+        for fragment, stream in enumerate(sorted(self._streams, key=_fragment_of)):
+            header = stream.header(each)
+            if header is None:
+                return None
+            try:
+                if self._codec.header_facts(header) != (fragment, each - HEADER_SIZE, size):
+                    return None
+            except FragmentError:
+                return None
+            if left:
+                found.append(stream.payload(min(left, each - HEADER_SIZE)))
+                left -= found[-1][2]
+        if left:
+            return None
+        for stream in self._streams:
+            stream.skip(each)
+        return found
+
     def segment(self, number: int) -> bytes:
         """The next segment. Raises BackendError."""
         while True:
@@ -338,11 +391,24 @@ class FragmentBody:
         self._closes = closes
 
     def __iter__(self) -> Iterator[bytes]:
+        return self._pieces(False)
+
+    def file_pieces(self) -> Iterator[Any] | None:
+        """See ``common/httpconnection``: as iterating, but what lies in files here does not pass through this process."""
+        return self._pieces(True) if not self._etag and self._fragments.are_files else None
+
+    def _pieces(self, in_files: bool) -> Iterator[Any]:
+        """Bytes, with ``in_files`` also Regions."""
         fragments, size = self._fragments, self._fragments.segment_size
         first, last = self._start // size, (self._stop - 1) // size
         digest: Any = md5(usedforsecurity=False) if self._etag else None
         fragments.start(first, last)
         for number in range(first, last + 1):
+            offset = number * size
+            regions = fragments.regions(number) if in_files else None
+            if regions is not None:
+                yield from _cut(regions, self._start - offset, self._stop - offset)
+                continue
             segment = fragments.segment(number)
             if digest is not None:
                 digest.update(segment)
@@ -350,7 +416,6 @@ class FragmentBody:
                     if last:
                         raise BackendError("the fragments do not give the object that was written")
                     segment = fragments.another(self._etag)
-            offset = number * size
             if offset < self._start or offset + len(segment) > self._stop:
                 segment = segment[max(self._start - offset, 0) : self._stop - offset]
             yield segment
@@ -358,3 +423,17 @@ class FragmentBody:
     def close(self) -> None:
         if self._closes:
             self._fragments.close()
+
+
+def _fragment_of(stream: Stream) -> int:
+    return stream.fragment
+
+
+def _cut(regions: list[Region], start: int, stop: int) -> Iterator[Region]:
+    """What of the regions, one after the other, lies between two offsets."""
+    at = 0
+    for fd, offset, count in regions:
+        first, last = max(start - at, 0), min(stop - at, count)
+        if first < last:
+            yield fd, offset + first, last - first
+        at += count

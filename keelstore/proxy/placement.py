@@ -26,10 +26,15 @@ def order_for_read(
     affinity: Sequence[tuple[int, int | None, int]],
     timing_ms: Callable[[Any], float],
     shuffle: Shuffle,
+    comes_last: Callable[[Any], bool] | None = None,
 ) -> list[Any]:
-    """The primaries in the order in which to ask them: shuffled, then sorted by time or by affinity, stably."""
+    """The primaries in the order in which to ask them: shuffled, those that ``comes_last`` names after the others, then
+    sorted by time or by affinity, stably.
+    """
     found = list(primaries)
     shuffle(found)
+    if comes_last is not None:
+        found.sort(key=comes_last)
     if method == "timing":
         found.sort(key=timing_ms)
     elif method == "affinity" and affinity:

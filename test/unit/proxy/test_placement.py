@@ -47,6 +47,14 @@ def test_reading_order():
     assert order_for_read(nodes, "shuffle", (), NEVER, list.reverse) == nodes[::-1]
 
 
+def test_what_comes_last_does_so_among_nodes_that_are_alike():
+    nodes = [node(0, 2), node(1, 1), node(2, 1), node(3, 2)]
+    even = lambda found: found.id % 2 == 0  # noqa: E731
+    assert order_for_read(nodes, "shuffle", (), NEVER, list.reverse, even) == [nodes[3], nodes[1], nodes[2], nodes[0]]
+    affinity = ((1, None, 1), (2, None, 2))
+    assert order_for_read(nodes, "affinity", affinity, NEVER, list.reverse, even) == [nodes[1], nodes[2], nodes[3], nodes[0]]
+
+
 @given(nodes_lists, st.integers(1, 6), st.integers(0, 12))
 def test_write_affinity_asks_everyone_once_local_nodes_first(nodes, local_count, split):
     primaries, handoffs = nodes[:split], nodes[split:]
