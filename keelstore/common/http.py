@@ -42,6 +42,7 @@ LOG_INFO: Final = "swift.log_info"
 CUSTOMER_KEY: Final = "keelstore.customer_key"  # bytes that a client encrypts and decrypts the body with, or None
 ENCRYPTS: Final = "keelstore.encrypts"  # a write is to be encrypted though the filter encrypts nothing by itself
 CRYPTO_BYPASS: Final = "swift.crypto.override"  # bodies and metadata pass as they are stored
+IN_PLACE: Final = "keelstore.in_place"  # a write is for what has this very name: no version is made or kept
 DIGEST: Final = "keelstore.digest"  # () -> hex MD5 of the body read so far, when the caller computes it anyway
 BODY_CHECKED: Final = "X-Backend-Body-Checked"  # of an object server's answer: the MD5 of this body was right of late
 IN_PROCESS: Final = "keelstore.in_process"  # True for a backend call that did not cross a socket

@@ -21,6 +21,7 @@ from keelstore.common.http import (
     CRYPTO_BYPASS,
     CUSTOMER_KEY,
     ENCRYPTS,
+    IN_PLACE,
     INFOCACHE,
     OWNER,
     SOURCE,
@@ -43,7 +44,7 @@ INHERITED: Final = (
     "HTTP_X_USER_ID", "HTTP_X_PROJECT_ID", "REMOTE_USER", "REMOTE_ADDR", "SCRIPT_NAME", "SERVER_NAME", "SERVER_PORT",
     "SERVER_PROTOCOL", CACHE, INFOCACHE, SOURCE, TRANS_ID, AUTHORIZE, AUTHORIZE_OVERRIDE, "swift.base_labels",
     "swift.shard_listing_history", "wsgi.url_scheme", "wsgi.errors", "wsgi.multithread", "wsgi.multiprocess",
-    "wsgi.run_once", "wsgi.version", "keelstore.start_time", CRYPTO_BYPASS, CUSTOMER_KEY, ENCRYPTS,
+    "wsgi.run_once", "wsgi.version", "keelstore.start_time", CRYPTO_BYPASS, CUSTOMER_KEY, ENCRYPTS, IN_PLACE,
 )  # fmt: skip
 
 _DEFAULTS: Final[Environ] = {

@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from keelstore.common.headers import Headers, is_true
-from keelstore.common.http import CRYPTO_BYPASS, ENCRYPTS, Response
+from keelstore.common.http import CRYPTO_BYPASS, ENCRYPTS, IN_PLACE, Response
+from keelstore.common.middleware.s3api import reading
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.outcome import check
 from keelstore.common.middleware.s3api.request import OBJECT_SYSMETA, S3Request
@@ -30,21 +31,12 @@ _LISTED: Final = "X-Object-Sysmeta-Container-Update-Override-Etag"
 
 def head(request: S3Request, version: str | None) -> Headers:
     """The newest headers of the object, or version, that the request names. Raises S3Error; nothing is allowed yet."""
-    query = {} if version is None else {"version-id": version}
-    response = request.swift("HEAD", request.bucket, request.key, query=query, headers={"X-Newest": "true"})
-    response.close()
-    if response.status == 404:
-        request.bucket_info()
-        if version is not None and "X-Object-Version-Id" not in response.headers:
-            raise S3Error("NoSuchVersion", Key=request.key, VersionId=version)
-        shown = {}
-        if "X-Object-Version-Id" in response.headers:
-            shown = {"x-amz-delete-marker": "true", "x-amz-version-id": response.headers["X-Object-Version-Id"]}
-        if version is not None:
-            shown["Allow"] = "DELETE"
-            raise S3Error("MethodNotAllowed", headers=shown, Method=request.method, ResourceType="DeleteMarker")
-        raise S3Error("NoSuchKey", headers=shown, Key=request.key)
-    return check(request, response).headers
+    if version is not None and version != NULL and "versions-enabled" not in request.bucket_info().sysmeta:
+        raise S3Error("NoSuchVersion", Key=request.key, VersionId=version)
+    response = reading.head(request, version, newest=True)
+    if not response.is_success:
+        raise reading.not_there(request, response, version)
+    return response.headers
 
 
 def rewrite(request: S3Request, found: Headers, version: str | None, changes: Mapping[str, str]) -> None:
@@ -86,11 +78,10 @@ def _copy(request: S3Request, found: Headers, changes: Mapping[str, str]) -> Res
         query["multipart-manifest"] = "get"
     if is_slo and (etag := found.get(OBJECT_SYSMETA + "Etag")):
         headers[_LISTED] = f"; s3_etag={etag}"
-    flag = CRYPTO_BYPASS if not is_slo else ENCRYPTS if _CIPHER in found else None
-    if flag is None:
-        return request.swift("PUT", container, name, headers={**headers, **changes}, query=query)
-    request.environ[flag] = True
+    flags = [IN_PLACE, *([CRYPTO_BYPASS] if not is_slo else [ENCRYPTS] if _CIPHER in found else [])]
+    request.environ.update(dict.fromkeys(flags, True))
     try:
         return request.swift("PUT", container, name, headers={**headers, **changes}, query=query)
     finally:
-        del request.environ[flag]
+        for flag in flags:
+            del request.environ[flag]

@@ -23,6 +23,7 @@ from keelstore.common.cluster import load_cluster
 from keelstore.common.errors import ConfigError, RequestError
 from keelstore.common.headers import is_true
 from keelstore.common.http import (
+    IN_PLACE,
     INFOCACHE,
     Environ,
     Request,
@@ -81,7 +82,7 @@ class VersionedWrites:
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         names = api_path(environ["PATH_INFO"])
-        if names.version not in self._versions or names.container[:1] == RESERVED:
+        if names.version not in self._versions or names.container[:1] == RESERVED or IN_PLACE in environ:
             return self.app(environ, start_response)
         method = environ["REQUEST_METHOD"]
         if names.obj:

@@ -22,9 +22,9 @@ from keelstore.common.middleware.s3api.new_acl import (
 from keelstore.common.middleware.s3api.outcome import check
 from keelstore.common.middleware.s3api.ownership import ENFORCED, ownership_of
 from keelstore.common.middleware.s3api.request import CONTAINER_SYSMETA, OBJECT_SYSMETA, S3Request
-from keelstore.common.middleware.s3api.resources.versioning import version_id_of
 from keelstore.common.middleware.s3api.rewrite import head, rewrite
 from keelstore.common.middleware.s3api.routing import BUCKET, OBJECT, Route
+from keelstore.common.middleware.s3api.versions import shown_version, version_id_of
 
 MAX_BODY: Final = 200 << 10
 _PUBLIC: Final = ".r:*"
@@ -39,7 +39,7 @@ def get_bucket_acl(request: S3Request) -> Response:
 
 
 def get_object_acl(request: S3Request) -> Response:
-    version = version_id_of(request, request.query.get("versionId"))
+    version = version_id_of(request.query.get("versionId"))
     found = access.found_or_hidden(request, lambda: head(request, version))
     info = request.bucket_info()
     if not request.options.s3_acl:
@@ -48,7 +48,7 @@ def get_object_acl(request: S3Request) -> Response:
     shown = access.object_acl(found, info) if ownership_of(info) == ENFORCED else access.stored_object_acl(found)
     answer = _answer(shown)
     if "X-Object-Version-Id" in found:
-        answer.headers["x-amz-version-id"] = found["X-Object-Version-Id"]
+        answer.headers["x-amz-version-id"] = shown_version(found["X-Object-Version-Id"], info)
     return answer
 
 
@@ -72,7 +72,7 @@ def put_bucket_acl(request: S3Request) -> Response:
 def put_object_acl(request: S3Request) -> Response:
     if not request.options.s3_acl:
         raise S3Error("NotImplemented", "ACLs of objects need the option s3_acl.", Header="acl")
-    version = version_id_of(request, request.query.get("versionId"))
+    version = version_id_of(request.query.get("versionId"))
     found = access.found_or_hidden(request, lambda: head(request, version))
     access.check_object(
         request, found, acl.WRITE_ACP, "s3:PutObjectAcl" if version is None else "s3:PutObjectVersionAcl"
