@@ -1,9 +1,9 @@
 """The object expirer: deletes objects whose time has come, and what users marked for deletion (``spec: daemons 15``).
 
 Entries of the queue are worked through in order of time. An object is deleted only if its X-Delete-At still is the one of
-the entry (``X-If-Delete-At``): one that was written anew with another time answers 412 and is left alone. Its entry stays
-until it is older than ``reclaim_age``, as the object with that time may still be on its way to us; it is looked at again
-ever more seldom. When the object is gone, so is the entry, from every replica of the queue's container.
+the entry (``X-If-Delete-At``; all replicas are asked before, as one may have missed a change): one that was written anew with
+another time answers 412 and is left alone. Its entry stays until it is older than ``reclaim_age``, as the object with that
+time may still be on its way to us; it is looked at again ever more seldom. When the object is gone, so is the entry, from every replica of the queue's container.
 
 *Lag* is how late the oldest entry is that should be gone and is not, entries that wait on purpose (a delay, a 412) aside.
 """
@@ -196,9 +196,21 @@ class ObjectExpirer(Daemon):
         headers = {"X-Timestamp": task.delete_at.normal}
         acceptable: tuple[int, ...] = (2, 404, 409)
         if not task.is_async:
+            self._check_newest(task, path)
             acceptable = (2, 409)
             headers.update({"X-If-Delete-At": task.delete_at.normal, "X-Backend-Clean-Expiring-Object-Queue": "no"})
         self.client.request("DELETE", path, headers, acceptable).drain()
+
+    def _check_newest(self, task: Task, path: str) -> None:
+        """A replica that missed a POST, or a PUT, still has the old time, and would delete what others have with a new
+        one: so all that answer are asked first. Raises UnexpectedResponse (412) when the newest has another time.
+        """
+        headers = {"X-Newest": "true", "X-Backend-Open-Expired": "true"}
+        response = self.client.request("HEAD", path, headers, (2,))
+        response.close()
+        found = response.headers.get("X-Delete-At", "0")
+        if found != str(int(float(task.delete_at))):
+            raise UnexpectedResponse(f"the newest of {path} is to go at {found}", 412, response.headers, b"")
 
     def _pop(self, task: Task) -> None:
         """Remove an entry from every replica that answers. Raises BackendError when none did."""

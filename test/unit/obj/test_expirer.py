@@ -127,6 +127,21 @@ def _restore(cluster: InProcessCluster, container: str, rows: list[dict[str, Any
                 "X-Timestamp": Timestamp(time.time()).internal, "X-Size": "0", "X-Content-Type": "text/plain", "X-Etag": "e"}))
 
 
+def test_a_replica_that_missed_a_change_does_not_delete(cluster: InProcessCluster, daemons: Daemons, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tombstone would win over the data that all have, and with it over the acknowledged POST."""
+    put(cluster, "o", 10)
+    settle(daemons)
+    missing = cluster.primaries("object", "/a/c/o")[0]
+    cluster.stop(missing.address)
+    assert cluster.ask("POST", "/v1/a/c/o", {"X-Delete-After": "1000"}).status == 202
+    cluster.start(missing.address)
+    later(daemons, monkeypatch, 20)
+    expirer = daemons.expirer()
+    expirer.run_once()
+    assert cluster.files(".ts") == [] and expirer.counts["objects"] == 0
+    assert cluster.ask("GET", "/v1/a/c/o", {"X-Newest": "true"}).read() == b"x"
+
+
 def test_what_fails_is_late_until_it_succeeds(cluster: InProcessCluster, daemons: Daemons, monkeypatch: pytest.MonkeyPatch) -> None:
     put(cluster, "o", 10)
     settle(daemons)
