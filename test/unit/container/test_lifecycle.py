@@ -93,7 +93,7 @@ def test_objects_end_by_the_rules_of_the_moment(lifecycle: Lifecycle) -> None:
 
 
 def test_tags_are_looked_at(lifecycle: Lifecycle) -> None:
-    lifecycle.put("tagged", **{"X-Object-Transient-Sysmeta-S3api-Tags": "a=1&b=2"})
+    lifecycle.put("tagged", b"data", **{"X-Object-Transient-Sysmeta-S3api-Tags": "a=1&b=2"})
     lifecycle.put("plain")
     lifecycle.rules(rule(days=1, tags=(("a", "1"),)))
     assert lifecycle.after(3) == {"expired": 1}
@@ -158,7 +158,7 @@ def test_parts_of_an_object_are_not_taken_for_an_upload(lifecycle: Lifecycle) ->
     lifecycle.client.create_container(ACCOUNT, segments)
     for name, kind in ((f"k/{UPLOAD_ID}", "application/directory"), (f"k/{UPLOAD_ID}/1", "text/plain")):
         lifecycle.client.put_object(b"", ACCOUNT, segments, name, {"Content-Type": kind})
-    lifecycle.put("k", **{"X-Object-Sysmeta-S3api-Upload-Id": UPLOAD_ID})
+    lifecycle.put("k", b"data", **{"X-Object-Sysmeta-S3api-Upload-Id": UPLOAD_ID})
     lifecycle.rules(rule(abort_days=2))
     assert lifecycle.after(4) == {"uploads": 1}
     assert lifecycle.names(segments) == [f"k/{UPLOAD_ID}/1"]

@@ -20,7 +20,7 @@ def test_a_key_is_read() -> None:
     found = sse.customer_key(GOOD.get)
     assert found is not None and found.key == KEY and found.digest == DIGEST
     assert "key" not in repr(found).replace("CustomerKey", "")
-    assert sse.customer_key({}.get) is None
+    assert sse.customer_key(lambda name: None) is None
 
 
 @pytest.mark.parametrize(
