@@ -12,6 +12,7 @@ import pytest
 from test.support.client import Account
 from test.support.fragment_stage import Fragments, FragmentStage, object_with_sites
 from test.support.peers import OURS, Peers
+from test.support.preloaded import Preloaded
 from test.support.stage import CONF, Stage
 
 MAKE = os.environ.get("KEELSTORE_SCENARIO_MAKE", OURS)  # "swift" runs the scenarios on the reference, to test the tests
@@ -20,12 +21,14 @@ MAKE = os.environ.get("KEELSTORE_SCENARIO_MAKE", OURS)  # "swift" runs the scena
 @pytest.fixture(scope="module")
 def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peers]:
     peers = Peers(tmp_path_factory.mktemp("scenarios"), os.environ.get("KEELSTORE_SWIFT_PYTHON", ""), sites=4, devices_per_site=1, node_timeout=3)
+    peers.preloaded = Preloaded(peers.home)
     try:
         peers.start(0, 1, 2, 3, make=MAKE)
         peers.start_proxies(MAKE)
         yield peers
     finally:
         peers.stop_all()
+        peers.preloaded.stop()
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from keelstore.common.ring.builder import RingBuilder
 from keelstore.common.ring.devices import RingDevice
 from keelstore.common.ring.ring import Node, Ring, RingFile
 from test.support.client import Endpoint
+from test.support.preloaded import Preloaded
 from test.support.processes import Process, free_ports
 
 KINDS = ("object", "container", "account")
@@ -155,6 +156,7 @@ class Peers:
     has_fragments: bool = False  # a third policy, erasure coded 4+2
     suppression: float = 0.1  # short, so that a test need not wait for a server that is back to be used again
     running: dict[tuple[str, int], Process] = field(default_factory=dict)
+    preloaded: Preloaded | None = None  # what our servers and daemons are forked from, where many come and go
     ports: list[dict[str, int]] = field(init=False)
     proxies: dict[str, int] = field(init=False)
     memcached: int = field(init=False)
@@ -244,6 +246,8 @@ class Peers:
         self.running[kind, port] = self._launch(make, kind, conf, self.home / f"{name}.out")
 
     def _launch(self, make: str, kind: str, conf: Path, out: Path) -> Process:
+        if make == OURS and self.preloaded is not None:
+            return self.preloaded.fork("keelstore.node", ["--role", kind, str(conf)], out)
         return Process(self.command(make, kind, conf), out, {"PYTHONPATH": ""} if make == SWIFT else {}).start()
 
     def start(self, *sites: int, make: str = OURS, kinds: Sequence[str] = KINDS) -> None:

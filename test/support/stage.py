@@ -17,7 +17,7 @@ from keelstore.common.ring.ring import Node
 from test.support.client import Account, Answer, Endpoint, unique
 from test.support.daemon_runs import configuration, recon_of
 from test.support.peers import KINDS, OURS, PROXY_CONF, SWIFT, Peers
-from test.support.preloaded import DAEMON, INTERNAL, SERVER, Preloaded
+from test.support.preloaded import DAEMON, INTERNAL, Preloaded
 from test.support.processes import Process
 
 FILTERS = """
@@ -81,12 +81,17 @@ class Stage(Peers):
 
     def end(self) -> None:
         self.stop_all()
-        self.preloaded.stop()
+        self._forks.stop()
 
     def _launch(self, make: str, kind: str, conf: Path, out: Path) -> Process:
         if kind == "proxy" and str(self.proxies[SWIFT]) in conf.name:
-            return self.preloaded.fork(INTERNAL, [str(conf)], out)
-        return self.preloaded.fork(SERVER, ["--role", kind, str(conf)], out)
+            return self._forks.fork(INTERNAL, [str(conf)], out)
+        return super()._launch(make, kind, conf, out)
+
+    @property
+    def _forks(self) -> Preloaded:
+        assert self.preloaded is not None
+        return self.preloaded
 
     @property
     def internal_endpoint(self) -> Endpoint:
@@ -112,7 +117,7 @@ class Stage(Peers):
     def passes(self, which: Sequence[tuple[str, int]], **options: Any) -> None:
         """One pass of each of these daemons, one after the other, in one process."""
         confs = [(name, configuration(self, name, site, **self._options(name), **options)) for name, site in which]
-        self.preloaded.run([(DAEMON, [name, str(conf), "once"]) for name, conf in confs], self.home / "passes.out")
+        self._forks.run([(DAEMON, [name, str(conf), "once"]) for name, conf in confs], self.home / "passes.out")
         for name, site in set(which):
             log = self.home / f"{name}-{site}.log"
             assert not log.exists() or "Traceback" not in log.read_text(errors="replace"), log.read_text(errors="replace")[-5000:]
@@ -125,7 +130,7 @@ class Stage(Peers):
             for name in names:
                 for site in range(self.sites):
                     conf = configuration(self, name, site, **self._options(name), **options)
-                    forked.append(self.preloaded.fork(DAEMON, [name, str(conf)], self.home / "passes.out"))
+                    forked.append(self._forks.fork(DAEMON, [name, str(conf)], self.home / "passes.out"))
             yield
         finally:
             for process in forked:
