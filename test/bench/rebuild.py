@@ -1,6 +1,6 @@
 """One lost device of a 4+2 policy, rebuilt by our reconstructor over our servers and by Swift's over Swift's, in turns:
 
-    KEELSTORE_SWIFT_PYTHON=... python -m test.bench.rebuild [--size BYTES] [--objects N] [--rounds N]
+    KEELSTORE_SWIFT_PYTHON=... python -m test.bench.rebuild [--size BYTES] [--objects N] [--rounds N] [--makes LIST]
 
 Servers over HTTP on loopback, eight device directories in two sites, written by our proxy; each reconstructor once at each site, one after the other.
 ``node`` is ours as a node runs it: servers and reconstructor of all sites in one process (``rebuild_node.py``).
@@ -76,6 +76,7 @@ def main() -> None:
     parser.add_argument("--objects", type=int, default=48)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--concurrency", type=int, default=0, help="of both; 0: each its own default")
+    parser.add_argument("--makes", default=f"{SWIFT},{NODE},{OURS}", help="those to be measured")
     given = parser.parse_args()
     home = Path(tempfile.mkdtemp(prefix="rebuild-"))
     peers = Peers(home, os.environ["KEELSTORE_SWIFT_PYTHON"], devices_per_site=4, has_fragments=True)
@@ -90,9 +91,10 @@ def main() -> None:
             for number in range(given.objects):
                 account.put("c", f"o{number}", body=random.Random(number).randbytes(given.size)).expect(201)
             wanted = stored(folder)
-        found: dict[str, list[Sample]] = {OURS: [], NODE: [], SWIFT: []}
+        makes = given.makes.split(",")
+        found: dict[str, list[Sample]] = {make: [] for make in makes}
         for number in range(given.rounds):
-            for make in (OURS, NODE, SWIFT) if number % 2 else (SWIFT, NODE, OURS):
+            for make in reversed(makes) if number % 2 else makes:
                 with peers.storage(make, make) if make != NODE else nullcontext():
                     idle = measured(peers, make, options)
                     shutil.rmtree(folder)

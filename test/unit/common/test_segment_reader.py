@@ -292,6 +292,27 @@ def test_segments_that_are_files_come_as_such(store, abc):
     assert [each for each in store.open if type(each) is FileParts] == []
 
 
+@pytest.mark.parametrize(("last", "error"), [((8, 5, 4), None), ((8, 5, 3), "ended 1 bytes early"), ((8, 5, 5), "is longer than it said")])
+def test_a_segment_of_several_pieces_of_files_is_counted(store, abc, last, error):
+    class Pieces(Parts):
+        def file_pieces(self):
+            return iter([(7, 0, 4), b"aa", last])
+
+    def app(environ, start_response):
+        response = call_app(store, environ)
+        response.app_iter = Pieces(store, b"".join(response.app_iter or ()))
+        return response(environ, start_response)
+
+    store.extra["/c/a"] = {"X-Backend-Body-Checked": "true"}
+    body = SegmentedBody(SegmentSource(app, make_environ(), "/v1/a", "SLO", ""), [*plan(abc, 0, 10)], FAST)
+    body.start()
+    if error is None:
+        assert list(body.file_pieces()) == [(7, 0, 4), b"aa", last]
+    else:
+        with pytest.raises(SegmentError, match=error):
+            list(body.file_pieces())
+
+
 # -- bounds ------------------------------------------------------------------------------------------------------------
 
 
