@@ -20,7 +20,6 @@ from keelstore.cli import generate, processes
 from keelstore.cli.layout import POLICIES, CommandError, Layout, Settings, command_name
 from keelstore.cli.main import data_option
 from keelstore.common import daemon
-from keelstore.common.entry_points import FILTERS
 
 NEEDED_BYTES = 256 << 20
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8080
@@ -144,20 +143,22 @@ def _check_not_running(layout: Layout) -> None:
 
 
 def _tell(layout: Layout, data: str) -> None:
-    settings = layout.settings
+    settings, url = layout.settings, layout.settings.endpoint()
     where = "" if data == "./keelstore-data" else f" --data {data}"
     lines = [
         f"keelstore is running in {layout.root}" + (f" on {settings.nodes} nodes" if settings.nodes > 1 else ""), "",
         f"  Swift auth URL  {settings.auth_url}",
         f"  storage URL     {settings.storage_url}",
     ]
-    if "s3api" in FILTERS:
-        lines.append(f"  S3 endpoint     {settings.endpoint()}  (region us-east-1)")
     lines += [
+        f"  S3 endpoint     {url}  (region us-east-1)",
         f"  user            {settings.user}",
         f"  key             {settings.key}", "", "Try:",
         f"  curl -i -H 'X-Auth-User: {settings.user}' -H 'X-Auth-Key: {settings.key}' {settings.auth_url}",
         f"  swift -A {settings.auth_url} -U {settings.user} -K {settings.key} upload photos README.md",
+        f"  AWS_ACCESS_KEY_ID={settings.user} AWS_SECRET_ACCESS_KEY={settings.key} aws --endpoint-url {url} s3 mb s3://pictures",
+        f"  rclone --s3-provider Other --s3-endpoint {url} --s3-access-key-id {settings.user} "
+        f"--s3-secret-access-key {settings.key} copy README.md :s3:pictures",
         f"  {command_name()} status{where}",
     ]
     click.echo("\n".join(lines))
