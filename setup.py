@@ -37,6 +37,7 @@ REQUIRES = [  # doc/design/dependencies.md says what each is for
 TEST_REQUIRES = [
     "boto3>=1.34",
     "hypothesis>=6.90",
+    "keystonemiddleware>=10.3",
     "lxml-stubs>=0.5",
     "mypy>=1.8",
     "prometheus_client>=0.17",

@@ -6,7 +6,7 @@
   ``diagnosis_places`` (what is wrong, pure), ``problems`` (what a problem is), ``status_screen``
 - ``recon``, ``recon_report``: ``keelstore-recon``; ``recon_cron``, ``drive_audit``: for cron jobs; ``dispersion``,
   ``dispersion_populate``, ``dispersion_report``: copies counted by a sample
-- ``explain``: why a request is refused
+- ``explain``: why a request is refused; ``signature_diff``: where two signed S3 texts part
 - ``layout``: the data directory of ``up`` and the settings in its marker file
 - ``generate``: the configuration and rings that ``up`` writes
 - ``processes``: start, ask and stop the processes of nodes

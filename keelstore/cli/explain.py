@@ -1,4 +1,8 @@
-"""``keelstore explain tempurl URL --key KEY``: which check of a temporary URL fails, told to the one who holds the key.
+"""``keelstore explain``: why a request is refused, told to the one who holds the key.
+
+``s3-signature ANSWER CLIENT``: where the texts that an S3 client and the server sign differ (``signature_diff``).
+
+``tempurl URL --key KEY``: which check of a temporary URL fails.
 
 The same checks as the filter's, in the same order. When it is the signature that fails, the usual mistakes are tried one by
 one and together: another method, a path signed in another form, a key with a newline at its end ...
@@ -12,12 +16,13 @@ import time
 from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TextIO
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import click
 
 from keelstore.cli.layout import CommandError
+from keelstore.cli.signature_diff import View, differences, read, signed_by
 from keelstore.common.middleware.signatures import DIGESTS, Refused, matching, sign, url_text
 from keelstore.common.middleware.temp_urls import Claim, Examined, examine
 
@@ -208,6 +213,58 @@ def tempurl(url: str, keys: tuple[str, ...], method: str, address: str | None, d
                      methods.upper().split(), digests.lower().split())
     for line in found.lines:
         click.echo(_printable(line))
+    if not found.is_good:
+        raise click.exceptions.Exit(1)
+
+
+def compare(server: View, client: View, secret: str | None = None) -> Finding:
+    """Where the texts that server and client signed part; with the secret also whether it is the right one."""
+    if server.is_empty:
+        raise CommandError("the server's side has no canonical request and no string to sign: give the XML of its answer")
+    lines: list[str] = []
+    found = differences(server, client)
+    for one in found:
+        lines += [f"DIFFERS    {one.what}", f"  server   {one.server}", f"  client   {one.client}"]
+        if one.hint:
+            lines.append(f"  usually  {one.hint}")
+    comparable = (server.canonical and client.canonical) or (server.to_sign and client.to_sign)
+    if not client.is_empty and not comparable:
+        lines.append("           one side has only a canonical request, the other only a string to sign: give both")
+    elif comparable and not found:
+        lines.append("same       both signed the same text: it is the secret key that differs")
+    claimed = server.signature or client.signature
+    if secret is not None and claimed:
+        sides = [name for name, view in (("server", server), ("client", client))
+                 if view.to_sign and signed_by(view, secret) == claimed]
+        if "server" in sides:
+            lines.append("secret     this secret and the server's text give the signature: the server has another secret")
+        elif sides:
+            lines.append("secret     good for the client's text: it is only the text that differs")
+        else:
+            lines.append("secret     this secret does not give the signature: the client signs with another, or another text")
+    return Finding(not found and bool(comparable), tuple(lines))
+
+
+@explain.command("s3-signature")
+@click.argument("answer", type=click.File("r", encoding="utf-8", errors="surrogateescape"))
+@click.argument("client", required=False, type=click.File("r", encoding="utf-8", errors="surrogateescape"))
+@click.option("--secret", envvar="KEELSTORE_S3_SECRET", metavar="KEY",
+              help="The secret key, to see whether it made the signature; '-' reads it from standard input.")
+def s3_signature(answer: TextIO, client: TextIO | None, secret: str | None) -> None:
+    """Say where an S3 client and the server differ about what is signed.
+
+    ANSWER is a file with the XML of a SignatureDoesNotMatch. CLIENT is a file with what the client signed: its debug log
+    (aws --debug, boto3.set_stream_logger('')), a canonical request, a string to sign, or the HTTP request itself.
+    Nothing is asked of the server; status 1 when they differ.
+    """
+    theirs = read(client.read()) if client is not None else View()
+    if client is not None and theirs.is_empty:
+        raise CommandError("the client's side has no canonical request, string to sign or HTTP request")
+    if client is None and secret is None:
+        raise CommandError("give what the client signed, or its secret key with --secret")
+    found = compare(read(answer.read()), theirs, None if secret is None else _key(secret))
+    for line in found.lines:
+        click.echo("".join(char if char.isprintable() else "�" for char in line))
     if not found.is_good:
         raise click.exceptions.Exit(1)
 

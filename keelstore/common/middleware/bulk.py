@@ -26,7 +26,8 @@ from keelstore.common.options import Check, not_negative, option, parse, positiv
 from keelstore.common.registry import register_info
 
 AFTER: Final = ("catch_errors", "gatekeeper", "memcache")
-BEFORE: Final = ("ratelimit", "tempauth", "authtoken", "keystoneauth", "staticweb", "copy", "container_quotas",
+# It may stand on either side of authentication: its requests are authorized one by one (Swift's S3 pipelines have it after).
+BEFORE: Final = ("ratelimit", "staticweb", "copy", "container_quotas",
                  "account_quotas", "slo", "dlo", "versioned_writes", "symlink", "encryption")
 
 _TOKENS: Final = ("X-Auth-Token", "X-Storage-Token", "X-Service-Token")
