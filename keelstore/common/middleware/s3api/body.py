@@ -122,15 +122,6 @@ class ProvenBody(FileLike):
             except S3Error as error:
                 self.refuse(error)
 
-    def prove_empty(self) -> None:
-        """A body of no bytes is read by nobody, so it is proven before it is sent on. Raises S3Error."""
-        if self.length == 0:
-            try:
-                self.read(1)
-            except BodyRefused:
-                assert self.failure is not None
-                raise self.failure from None
-
     def value(self, algorithm: Algorithm) -> str:
         """The checksum of what was read."""
         return encode(self._running[algorithm].digest())

@@ -66,9 +66,9 @@ class Algorithm:
         return f"Checksum{self.name}"
 
     def decode(self, text: str) -> bytes:
-        """Raises ValueError for anything but the base64 of ``size`` octets."""
+        """Raises ValueError for anything but the base64 of ``size`` octets, as it is made of them."""
         data = base64.b64decode(text, validate=True)
-        if len(data) != self.size or len(text) != (self.size + 2) // 3 * 4:
+        if len(data) != self.size or encode(data) != text:
             raise ValueError(f"not {self.size} octets")
         return data
 

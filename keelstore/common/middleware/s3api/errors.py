@@ -65,7 +65,10 @@ CODES: Final[dict[str, tuple[int, str]]] = {
         400,
         "The request contained trailing data that was not well-formed or did not conform to our published schema.",
     ),
-    "MalformedXML": (400, "The XML is not well-formed or does not fit our schema."),
+    "MalformedXML": (
+        400,
+        "The XML you provided was not well-formed or did not validate against our published schema",
+    ),
     "MaxPostPreDataLengthExceededError": (400, "The fields before the file are too large."),
     "MetadataTooLarge": (400, "The metadata headers exceed the maximum allowed size."),
     "MethodNotAllowed": (405, "The method is not allowed against this resource."),

@@ -92,7 +92,7 @@ def _write_parts(
     writer.open("ObjectParts").leaf("PartsCount", len(parts)).leaf("PartNumberMarker", marker)
     writer.leaf("NextPartNumberMarker", shown[-1].number if shown else 0).leaf("MaxParts", most)
     writer.leaf("IsTruncated", len(rest) > len(shown))
-    stored = _headers_of(request, shown) if has_checksums else [Headers()] * len(shown)
+    stored = headers_of_parts(request, shown) if has_checksums else [Headers()] * len(shown)
     for part, headers in zip(shown, stored, strict=True):
         kept = stored_checksum(headers)
         writer.open("Part").leaf("PartNumber", part.number).leaf("Size", part.size)
@@ -102,7 +102,7 @@ def _write_parts(
     writer.close()
 
 
-def _headers_of(request: S3Request, parts: Sequence[ObjectPart]) -> list[Headers]:
+def headers_of_parts(request: S3Request, parts: Sequence[ObjectPart]) -> list[Headers]:
     """Of the segments, which keep each part's checksum. The object's own ACL has allowed this."""
     pool = concurrency.Pool(HEADS_AT_ONCE)
 

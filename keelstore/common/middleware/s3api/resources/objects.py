@@ -12,6 +12,7 @@ from keelstore.common.middleware.s3api.conditions import DeleteConditions
 from keelstore.common.middleware.s3api.deletion import delete_object
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.etags import bare
+from keelstore.common.middleware.s3api.gathering import gathered
 from keelstore.common.middleware.s3api.guard import guarded
 from keelstore.common.middleware.s3api.history import real_version, written
 from keelstore.common.middleware.s3api.lifecycle import show_expiration, show_new_expiration
@@ -20,6 +21,7 @@ from keelstore.common.middleware.s3api.new_acl import object_acl_headers
 from keelstore.common.middleware.s3api.outcome import check
 from keelstore.common.middleware.s3api.reading import head, not_there
 from keelstore.common.middleware.s3api.request import ETAG_IS_AT, S3Request
+from keelstore.common.middleware.s3api.resources.attributes import headers_of_parts, parts_of
 from keelstore.common.middleware.s3api.resources.copies import copy_object
 from keelstore.common.middleware.s3api.resources.object_lock import bypasses, sends_lock, sent_lock, show_lock
 from keelstore.common.middleware.s3api.resources.tagging import OBJECT_TAGS, sent_tags, tag_count
@@ -64,11 +66,11 @@ def put(request: S3Request) -> Response:
         if guard is not None:
             headers |= guard.headers()
             guard.watch(body)
-        body.prove_empty()
-        footers = keep_checksum(body, headers)
-        response = request.swift(
-            "PUT", request.bucket, request.key, headers=headers, body=body, length=body.length, footers=footers
-        )
+        with gathered(body) as data:
+            footers = keep_checksum(body, headers)
+            response = request.swift(
+                "PUT", request.bucket, request.key, headers=headers, body=data, length=body.length, footers=footers
+            )
         if guard is not None:
             guard.settle(response)
     if response.status == 404:
@@ -155,8 +157,11 @@ def get(request: S3Request) -> Response:
         status = _as_part(status, part, found, response)
     elif status == 200 and "Range" in headers and (request.method == "HEAD" or found.get("Content-Length") == "0"):
         status = _as_range(request, headers["Range"], found)
-    if request.header("X-Amz-Checksum-Mode", "").upper() == "ENABLED" and status == 200:
-        add_checksum(found, response.headers)
+    if request.header("X-Amz-Checksum-Mode", "").upper() == "ENABLED":
+        if status == 200:
+            add_checksum(found, response.headers)
+        elif part is not None and stored_checksum(response.headers) is not None:
+            _add_part_checksum(request, found, response.headers, part, query.get("version-id"))
     if asked:
         for name, header in _OVERRIDES.items():
             if name in asked:
@@ -224,6 +229,20 @@ def _with_plain(value: str) -> str:
     tags = [tag.strip() for tag in value.split(",")]
     plain = [f'"{bare(tag)[:-2]}"' for tag in tags if bare(tag).endswith("-N")]
     return ", ".join((*tags, *plain))
+
+
+def _add_part_checksum(
+    request: S3Request, found: Headers, headers: Headers, part: int, version: str | None
+) -> None:
+    """Show the checksum that a part has kept, or that of an object which is one part."""
+    if "X-Parts-Count" not in headers:
+        add_checksum(found, headers)
+        return
+    parts = parts_of(request, version)
+    kept = stored_checksum(headers_of_parts(request, parts[part - 1 : part])[0]) if part <= len(parts) else None
+    whole = stored_checksum(headers)
+    if kept is not None and whole is not None:
+        found[kept[0].header], found["x-amz-checksum-type"] = kept[1], whole[2]
 
 
 def add_checksum(found: Headers, headers: Headers) -> None:

@@ -13,6 +13,7 @@ from keelstore.common.middleware.s3api import acl, checksums, encrypting, kept_a
 from keelstore.common.middleware.s3api.copy_source import MAX_COPY_BYTES, open_source
 from keelstore.common.middleware.s3api.copying import copy_data
 from keelstore.common.middleware.s3api.errors import S3Error
+from keelstore.common.middleware.s3api.gathering import SMALL, gathered
 from keelstore.common.middleware.s3api.outcome import check
 from keelstore.common.middleware.s3api.request import S3Request
 from keelstore.common.middleware.s3api.resources.copies import LONG_BYTES, NOT_COPIED, copy_answer
@@ -63,20 +64,20 @@ def put_part(request: S3Request) -> Response:
             "InvalidRequest",
             f"Checksum Type mismatch occurred, expected checksum Type: {name.lower()}, actual checksum Type: {actual}",
         )
-    body.prove_empty()
-    footers = keep_checksum(body, headers)
-    response = check(
-        request,
-        request.swift(
-            "PUT",
-            request.segments,
-            upload.part(number),
-            headers=headers,
-            body=body,
-            length=body.length,
-            footers=footers,
-        ),
-    )
+    with gathered(body, at_most=SMALL) as data:
+        footers = keep_checksum(body, headers)
+        response = check(
+            request,
+            request.swift(
+                "PUT",
+                request.segments,
+                upload.part(number),
+                headers=headers,
+                body=data,
+                length=body.length,
+                footers=footers,
+            ),
+        )
     response.drain()
     found = Headers({"ETag": f'"{response.headers.get("Etag", "").strip(chr(34))}"'})
     for algorithm in body.expected:
