@@ -7,6 +7,7 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from pymemcache.client.base import Client
 
 from test.support.client import Account, unique
 from test.support.keystone import DEFAULT, Keystone, KeystoneStore, User
@@ -208,6 +209,20 @@ def test_tokens_are_asked_about_once(keystone: Keystone, keystone_store: Keyston
     for _ in range(3):
         asked.get("c", "o").expect(200)
     assert _questions(keystone) == before
+
+
+def test_tokens_are_kept_in_memcached(keystone: Keystone, keystone_store: KeystoneStore, account: Account, owner: User, project: str) -> None:
+    if keystone_store.memcached is None:
+        pytest.skip("there is no memcached")
+    asked = keystone_store.account(keystone.token(owner, project), project)
+    asked.get("c", "o").expect(200)
+    before = _questions(keystone)
+    asked.get("c", "o").expect(200)
+    assert _questions(keystone) == before
+    with Client(("127.0.0.1", keystone_store.memcached)) as memcached:
+        memcached.flush_all(noreply=False)
+    asked.get("c", "o").expect(200)
+    assert _questions(keystone) == before + 1
 
 
 def _questions(keystone: Keystone) -> int:

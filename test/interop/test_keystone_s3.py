@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 from typing import Any
 
 import pytest
+from pymemcache.client.base import Client
 
 from test.support.client import unique
 from test.support.keystone import Ec2, Keystone, KeystoneStore, User
@@ -132,6 +134,16 @@ def test_a_secret_is_kept_so_that_keystone_is_asked_once(keystone: Keystone, key
     with refused("SignatureDoesNotMatch"):
         client(keystone_store.endpoint, (key.access, "wrong")).list_buckets()
     s3.head_bucket(Bucket=bucket)
+
+
+def test_secrets_are_kept_in_memcached_as_swift_keeps_them(keystone_store: KeystoneStore, key: Ec2, s3: Any, bucket: str, project: str) -> None:
+    if keystone_store.memcached is None:
+        pytest.skip("there is no memcached")
+    s3.head_bucket(Bucket=bucket)
+    name = hashlib.md5(f"s3secret/{key.access}".encode()).hexdigest()
+    with Client(("127.0.0.1", keystone_store.memcached)) as memcached:
+        headers, owner, secret = json.loads(memcached.get(name))
+    assert headers["X-Project-Id"] == headers["X-Tenant-Id"] == owner["id"] == project and secret == key.secret
 
 
 def test_roles_bind_s3_as_they_bind_swift(keystone: Keystone, keystone_store: KeystoneStore, s3: Any, bucket: str, project: str) -> None:

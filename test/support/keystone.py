@@ -287,6 +287,7 @@ class KeystoneStore:
     keystone: Keystone
     service: User
     service_project: str
+    memcached: int | None  # its port; without one its cache is of the embedded kind
 
     @property
     def endpoint(self) -> Endpoint:
@@ -308,17 +309,35 @@ def service_user(keystone: Keystone) -> tuple[User, str]:
 
 
 @contextmanager
+def _memcached(log: Path) -> Iterator[int | None]:
+    if not shutil.which("memcached"):
+        yield None
+        return
+    port = free_ports(1)[0]
+    process = Process(["memcached", "-l", "127.0.0.1", "-p", str(port), "-u", getpass.getuser(), "-m", "32"], log)
+    process.start()
+    try:
+        process.wait_for("127.0.0.1", port)
+        yield port
+    finally:
+        process.stop()
+
+
+@contextmanager
 def store_of(keystone: Keystone, data: Path, cache: str = "cache = swift.cache") -> Iterator[KeystoneStore]:
     pytest.importorskip("keystonemiddleware")
     user, project = service_user(keystone)
-    with running(data, workers=1) as store:
+    with _memcached(data.parent / "memcached.log") as memcached, running(data, workers=1) as store:
         text = (store.etc() / "proxy-server.conf").read_text() + FILTERS.format(base=keystone.base, password=SERVICE_PASSWORD, cache=cache)
         assert " tempauth " in text
         text = text.replace("s3_acl = true", "s3_acl = false")  # Swift's default: roles decide
+        if memcached:
+            assert "memcache_servers =\n" in text
+            text = text.replace("memcache_servers =\n", f"memcache_servers = 127.0.0.1:{memcached}\n")
         (store.etc() / "proxy-server.conf").write_text(text.replace(" tempauth ", " authtoken s3token keystoneauth ", 1))
         catalog(keystone, store.endpoint.url)
         store.reload()
-        yield KeystoneStore(store, keystone, user, project)
+        yield KeystoneStore(store, keystone, user, project, memcached)
 
 
 def catalog(keystone: Keystone, url: str) -> None:

@@ -84,8 +84,8 @@ class KeystoneClient:
     def _tell_of_secrets(self, why: str) -> None:
         if self._clock() - self._told_of_secrets >= RENEW_S:
             self._told_of_secrets = self._clock()
-            self.log.warning("Keystone does not give secrets of EC2 credentials (%s): each S3 request has to ask it, and bodies that "
-                             "are signed in chunks are refused; our account needs the role 'admin' for this", why)
+            self.log.warning("Keystone does not give secrets of EC2 credentials (%s): each S3 request has to ask it, and "
+                             "bodies that are signed in chunks are refused; our account needs the role 'admin' for this", why)
 
     def _ask(self, method: str, url: str, body: Any = None) -> Any:
         headers = {"Accept": "application/json"}
