@@ -109,6 +109,28 @@ def test_others_may_do_what_a_policy_allows(s3: Any, s3_other: Any, bucket: str)
             call(Bucket=bucket, **arguments)
 
 
+def test_versions_are_allowed_by_their_own_action(s3: Any, s3_other: Any, bucket: str) -> None:
+    s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    old = s3.put_object(Bucket=bucket, Key="k", Body=b"old")["VersionId"]
+    s3.put_object(Bucket=bucket, Key="k", Body=b"new")
+    mine = unique("mine")
+    s3_other.create_bucket(Bucket=mine)
+    source = {"Bucket": bucket, "Key": "k"}
+    set_policy(s3, bucket, {"Action": "s3:GetObject"})
+    assert s3_other.get_object(Bucket=bucket, Key="k")["Body"].read() == b"new"
+    s3_other.copy_object(Bucket=mine, Key="k", CopySource=source)
+    with refused("AccessDenied"):
+        s3_other.get_object(Bucket=bucket, Key="k", VersionId=old)
+    with refused("AccessDenied"):
+        s3_other.copy_object(Bucket=mine, Key="k", CopySource=source | {"VersionId": old})
+    set_policy(s3, bucket, {"Action": "s3:GetObjectVersion"})
+    assert s3_other.get_object(Bucket=bucket, Key="k", VersionId=old)["Body"].read() == b"old"
+    s3_other.copy_object(Bucket=mine, Key="k", CopySource=source | {"VersionId": old})
+    with refused("AccessDenied"):
+        s3_other.get_object(Bucket=bucket, Key="k")
+    remove_bucket(s3_other, mine)
+
+
 def test_denial_wins_also_over_the_owner_who_can_still_mend_it(s3: Any, bucket: str) -> None:
     s3.put_object(Bucket=bucket, Key="k", Body=b"a")
     set_policy(s3, bucket, {"Effect": "Deny", "Action": "s3:*"})

@@ -70,7 +70,7 @@ def verdict(
     policy = policy_of(request, info, bucket, account)
     if policy is None:
         return NONE
-    if action in _OF_VERSION and is_own and key == request.target.key and "versionId" in request.query:
+    if action in _OF_VERSION and _names_version(request, action, is_own and key == request.target.key):
         action = _OF_VERSION[action]
     resource = bucket if key is None or "Bucket" in action else f"{bucket}/{key}"
     facts = Facts(request, account, bucket, key, headers)
@@ -78,6 +78,14 @@ def verdict(
     if found == ALLOW and policy.is_public and public_access_of(info).restrict_public_buckets:
         return ALLOW if request.identity.account == account else NONE
     return found
+
+
+def _names_version(request: S3Request, action: str, is_target: bool) -> bool:
+    """Whether the question is about a version: of the request's object, or of the source that it copies from."""
+    source = request.header("X-Amz-Copy-Source")
+    if source and action == "s3:GetObject":
+        return "?versionId=" in source
+    return is_target and "versionId" in request.query
 
 
 def accounts_of(request: S3Request) -> frozenset[str]:
