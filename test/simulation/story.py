@@ -25,9 +25,9 @@ CONTAINERS, OBJECTS = 3, 4
 REQUEST_S = 300.0  # virtual seconds that a request may take
 ROUNDS = 10  # of all daemons, in which a cluster without faults must come to rest
 SELDOM = ("account-reaper", "container-auditor", "account-auditor", "container-reconciler")
-PASS_ORDER = ("object-updater", "container-updater", "object-expirer", "object-auditor", "container-auditor",
-              "account-auditor", "object-replicator", "object-reconstructor", "container-replicator", "account-replicator",
-              "container-reconciler", "account-reaper")
+PASS_ORDER = ("object-auditor", "container-auditor", "account-auditor", "object-replicator", "object-reconstructor",
+              "object-updater", "object-expirer", "container-replicator", "container-updater", "account-replicator",
+              "container-reconciler", "account-reaper")  # so that one round is enough, mostly
 LEFT_OUT = {"container-sync", "container-sharder", "container-lifecycle"}  # have nothing to do here
 
 
@@ -93,13 +93,14 @@ class Story:
         found: list[str] = []
         for self.rounds in range(1, ROUNDS + 1):
             self._round()
-            if self.rounds < 2:
-                continue
+            if self.rounds < 2 and self.seed % 4 == 0:
+                continue  # once all is well it must stay so
             now = worldtime.EPOCH + worldtime.elapsed_s()
             found = laws.check(self.cluster, self.objects, self.containers, self.account, now,
                                bool(self.kinds & {"crash", "power"}))
             if not found:
                 break
+            self.lines += [f"after round {self.rounds}: {line}" for line in found]
         self.violations += [*self.cluster.problems, *found]
         return Outcome(self.seed, self.operations, self.violations, self.lines, virtual_s=worldtime.elapsed_s(),
                        rounds=self.rounds)
@@ -119,7 +120,7 @@ class Story:
                 node.write_ring(name, versions[self.ring_version])
             if not node.is_up:
                 node.start()
-        concurrency.sleep(120.0)  # caches forget, peers are believed to be up again, doubled messages arrive
+        concurrency.sleep(300.0)  # caches forget, peers are believed to be up again, doubled messages arrive, all is due
 
     def _count_copies(self) -> None:
         if self.last_loss_s < 0:
