@@ -59,7 +59,8 @@ setup(
     packages=find_packages(include=["keelstore", "keelstore.*"]),
     package_data={"keelstore.common": ["*.c"]},
     ext_modules=[  # a plain library, loaded by keelstore/common/digests.py; without a compiler hashlib does its work
-        Extension("keelstore.common._md5lanes", [os.path.join("keelstore", "common", "md5lanes.c")], optional=True, extra_compile_args=["-O3"]),
+        Extension("keelstore.common._md5lanes", [os.path.join("keelstore", "common", "md5lanes.c")], optional=True,
+                  extra_compile_args=["-O3"]),
     ],
     install_requires=REQUIRES,
     extras_require={
