@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -219,7 +220,7 @@ def test_tokens_are_kept_in_memcached(keystone: Keystone, keystone_store: Keysto
     before = _questions(keystone)
     asked.get("c", "o").expect(200)
     assert _questions(keystone) == before
-    with Client(("127.0.0.1", keystone_store.memcached)) as memcached:
+    with closing(Client(("127.0.0.1", keystone_store.memcached))) as memcached:
         memcached.flush_all(noreply=False)
     asked.get("c", "o").expect(200)
     assert _questions(keystone) == before + 1

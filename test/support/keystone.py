@@ -155,8 +155,14 @@ class Keystone:
 
     @cached_property
     def admin(self) -> str:
-        """A token of the admin, scoped to its project."""
-        return self.token(User("", "admin", ADMIN_PASSWORD), {"project": {"name": "admin", "domain": {"id": DEFAULT}}})
+        """A token of the admin, scoped to its project. The first use waits until Keystone answers, and tells it where it is."""
+        self.process.wait_for("127.0.0.1", self.port)
+        token = self.token(User("", "admin", ADMIN_PASSWORD), {"project": {"name": "admin", "domain": {"id": DEFAULT}}})
+        service = self.make("service", token, name="keystone", type="identity")["id"]
+        self.make("region", token, id=REGION)
+        for interface in ("public", "internal", "admin"):
+            self.make("endpoint", token, service_id=service, interface=interface, region_id=REGION, url=self.url)
+        return token
 
     @cached_property
     def admin_id(self) -> str:
@@ -217,6 +223,7 @@ class Keystone:
 
 @contextmanager
 def running_keystone(home: Path) -> Iterator[Keystone]:
+    """One that has been started: it answers some seconds later, which the first question waits for."""
     python = keystone_python()
     shutil.copytree(_template(python), home, dirs_exist_ok=True)
     for name in ("fernet", "receipts", "credential"):
@@ -228,13 +235,7 @@ def running_keystone(home: Path) -> Iterator[Keystone]:
     process = Process([str(python), str(runner), str(conf), str(port)], home / "keystone.log", {"PYTHONPATH": "", "PYTHONWARNINGS": "ignore"})
     process.start()
     try:
-        process.wait_for("127.0.0.1", port)
-        keystone = Keystone(port, process)
-        service = keystone.make("service", name="keystone", type="identity")["id"]
-        keystone.make("region", id=REGION)
-        for interface in ("public", "internal", "admin"):
-            keystone.make("endpoint", service_id=service, interface=interface, region_id=REGION, url=keystone.url)
-        yield keystone
+        yield Keystone(port, process)
     finally:
         process.stop()
 
@@ -326,8 +327,8 @@ def _memcached(log: Path) -> Iterator[int | None]:
 @contextmanager
 def store_of(keystone: Keystone, data: Path, cache: str = "cache = swift.cache") -> Iterator[KeystoneStore]:
     pytest.importorskip("keystonemiddleware")
-    user, project = service_user(keystone)
     with _memcached(data.parent / "memcached.log") as memcached, running(data, workers=1) as store:
+        user, project = service_user(keystone)  # Keystone has been starting meanwhile
         text = (store.etc() / "proxy-server.conf").read_text() + FILTERS.format(base=keystone.base, password=SERVICE_PASSWORD, cache=cache)
         assert " tempauth " in text
         text = text.replace("s3_acl = true", "s3_acl = false")  # Swift's default: roles decide
