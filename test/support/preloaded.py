@@ -78,7 +78,7 @@ class Preloaded:
         return Forked(self._ask({"runs": [[module, list(arguments)]], "log": str(log)}), log)
 
     def run(self, runs: Sequence[tuple[str, Sequence[str]]], log: Path, timeout_s: float = 120) -> None:
-        """One process that carries these out one after the other, to its end. Each must return 0."""
+        """Carry these out one after the other, each in a process of its own. Each must return 0."""
         status = log.with_suffix(".status")
         status.unlink(missing_ok=True)
         began = log.stat().st_size if log.exists() else 0
@@ -113,20 +113,30 @@ def _child(what: dict[str, Any], main_of: dict[str, Any]) -> None:
     for number, descriptor in ((0, null), (1, out), (2, out)):
         os.dup2(descriptor, number)
     status = 0
+    for module, arguments in what["runs"]:  # each in a process of its own, as it would be
+        pid = os.fork() if len(what["runs"]) > 1 else 0
+        if not pid:
+            status = _outcome(main_of[module], module, arguments)
+            if len(what["runs"]) > 1:
+                os._exit(status)
+        elif os.waitpid(pid, 0)[1]:
+            status = 1
+    if "status" in what:
+        Path(what["status"]).write_text(str(status))
+    os._exit(status)
+
+
+def _outcome(main: Any, module: str, arguments: Sequence[str]) -> int:
     try:
-        for module, arguments in what["runs"]:
-            found = main_of[module](arguments)
-            if found:
-                print(f"{module} {arguments}: {found}", flush=True)
-                status = found
+        status = int(main(arguments) or 0)
     except SystemExit as error:
         status = int(error.code or 0)
     except BaseException as error:
         print(repr(error), flush=True)
-        status = 1
-    if "status" in what:
-        Path(what["status"]).write_text(str(status))
-    os._exit(status)
+        return 1
+    if status:
+        print(f"{module} {arguments}: {status}", flush=True)
+    return status
 
 
 def serve(prepare: Callable[[], None] = lambda: None) -> None:

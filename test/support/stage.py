@@ -115,7 +115,7 @@ class Stage(Peers):
         return [json.loads((recon_of(self, site) / "daemons.recon").read_text())["daemons"][name] for site in where]
 
     def passes(self, which: Sequence[tuple[str, int]], **options: Any) -> None:
-        """One pass of each of these daemons, one after the other, in one process."""
+        """One pass of each of these daemons, one after the other."""
         confs = [(name, configuration(self, name, site, **self._options(name), **options)) for name, site in which]
         self._forks.run([(DAEMON, [name, str(conf), "once"]) for name, conf in confs], self.home / "passes.out")
         for name, site in set(which):
