@@ -242,6 +242,7 @@ def running_keystone(home: Path) -> Iterator[Keystone]:
 
 # -- a store that asks it ----------------------------------------------------------------------------------------------
 
+STRICT = "cache = swift.cache\nservice_token_roles_required = true"
 FILTERS = """
 [filter:authtoken]
 paste.filter_factory = keystonemiddleware.auth_token:filter_factory
@@ -256,8 +257,7 @@ project_domain_id = default
 delay_auth_decision = true
 include_service_catalog = false
 service_token_roles = service
-service_token_roles_required = true
-{cache}
+{more}
 
 [filter:s3token]
 use = egg:keelstore#s3token
@@ -325,11 +325,11 @@ def _memcached(log: Path) -> Iterator[int | None]:
 
 
 @contextmanager
-def store_of(keystone: Keystone, data: Path, cache: str = "cache = swift.cache") -> Iterator[KeystoneStore]:
+def store_of(keystone: Keystone, data: Path, more: str = STRICT) -> Iterator[KeystoneStore]:
     pytest.importorskip("keystonemiddleware")
     with _memcached(data.parent / "memcached.log") as memcached, running(data, workers=1) as store:
         user, project = service_user(keystone)  # Keystone has been starting meanwhile
-        text = (store.etc() / "proxy-server.conf").read_text() + FILTERS.format(base=keystone.base, password=SERVICE_PASSWORD, cache=cache)
+        text = (store.etc() / "proxy-server.conf").read_text() + FILTERS.format(base=keystone.base, password=SERVICE_PASSWORD, more=more)
         assert " tempauth " in text
         text = text.replace("s3_acl = true", "s3_acl = false")  # Swift's default: roles decide
         if memcached:

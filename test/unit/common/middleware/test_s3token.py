@@ -18,6 +18,9 @@ from keelstore.common.middleware.s3token import (
     encoded,
     owner_of,
 )
+from keelstore.common.paste_config import pipeline_of, read_config
+from keelstore.common.wsgi import broken_rules, names_of
+from keelstore.common.wsgi import rules_of as rules_of_pipeline
 from test.unit.common.middleware.helpers import Got, Inner, make_environ
 
 TOKEN = {"token": {
@@ -192,3 +195,29 @@ def test_a_good_auth_uri_loses_its_last_slash():
 
 def test_what_was_signed_is_sent_in_url_safe_base64():
     assert encoded(b"\xfb\xff") == "-_8="
+
+
+@pytest.mark.parametrize("names", [
+    "authtoken s3api s3token keystoneauth bulk slo",  # Swift's
+    "s3api bulk tempurl formpost authtoken s3token keystoneauth slo",  # ours
+    "bulk tempurl authtoken keystoneauth slo",
+])
+def test_pipelines_of_the_field_are_in_a_safe_order(names, tmp_path):
+    pytest.importorskip("keystonemiddleware")
+    assert _broken(names, tmp_path) == []
+
+
+@pytest.mark.parametrize("names", ["authtoken s3token s3api keystoneauth slo", "authtoken s3api keystoneauth s3token slo", "s3token authtoken keystoneauth"])
+def test_s3token_has_to_stand_between_s3api_and_keystoneauth(names, tmp_path):
+    pytest.importorskip("keystonemiddleware")
+    assert _broken(names, tmp_path) != []
+
+
+def _broken(names, tmp_path):
+    filters = ["catch_errors", "gatekeeper", "cache", *names.split(), "dlo", "versioned_writes"]
+    uses = {"cache": "use = egg:swift#memcache", "authtoken": "paste.filter_factory = keystonemiddleware.auth_token:filter_factory"}
+    sections = "".join(f"[filter:{name}]\n{uses.get(name, f'use = egg:swift#{name}')}\n" for name in filters)
+    path = tmp_path / "proxy-server.conf"
+    path.write_text(f"[pipeline:main]\npipeline = {' '.join(filters)} proxy-server\n[app:proxy-server]\nuse = egg:swift#proxy\n{sections}")
+    found, _app = pipeline_of(read_config(str(path)))
+    return broken_rules([names_of(one) for one in found], rules_of_pipeline(found))
