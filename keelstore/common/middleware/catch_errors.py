@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from keelstore.common.errors import BackendError
 from keelstore.common.http import TRANS_ID, Environ, StartResponse, WSGIApp
 from keelstore.common.logs import logger_for
 from keelstore.common.middleware.bodies import (
@@ -93,6 +94,9 @@ class _Told:
     def _told(self, parts: Iterator[T]) -> Iterator[T]:
         try:
             yield from parts
+        except BackendError as error:  # storage nodes could not give what they had promised: no fault of this program
+            self._log.error("Error: the body of a response broke off: %s", error, extra={"txn_id": self._trans_id})
+            raise
         except Exception:
             self._log.exception("Error: the body of a response broke off", extra={"txn_id": self._trans_id})
             raise

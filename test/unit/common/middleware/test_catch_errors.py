@@ -3,6 +3,7 @@ import re
 
 import pytest
 
+from keelstore.common.errors import BackendError
 from keelstore.common.http import Response
 from keelstore.common.middleware.bodies import WrongLength
 from keelstore.common.middleware.catch_errors import CatchErrors, CatchErrorsOptions, filter_factory
@@ -135,6 +136,20 @@ def test_an_error_in_mid_body_is_logged_and_passed_on(caplog):
     with pytest.raises(OSError):
         call(catch(Inner(Response(200, {"Content-Length": "9"}, app_iter=parts()))))
     assert "broke off" in caplog.text
+
+
+def test_nodes_that_do_not_give_what_they_promised_are_told_of_without_a_traceback(caplog):
+    def body():
+        yield b"ab"
+        raise BackendError("no other node has a fragment")
+
+    def app(environ, start_response):
+        start_response("200 OK", [("Content-Length", "5")])
+        return body()
+
+    with pytest.raises(BackendError):
+        call(catch(app))
+    assert "no other node" in caplog.text and "Traceback" not in caplog.text
 
 
 def test_the_inner_body_is_closed():
