@@ -136,7 +136,8 @@ def test_versions_are_listed_page_by_page(s3: Any, bucket: str) -> None:
     set_versioning(s3, bucket, "Enabled")
     for number in range(4):
         s3.put_object(Bucket=bucket, Key="k", Body=b"%d" % number)
-    whole, found, more = listed(s3, bucket), [], {}
+    whole, found = listed(s3, bucket), []
+    more: dict[str, str] = {}
     while True:
         page = s3.list_object_versions(Bucket=bucket, MaxKeys=1, **more)
         found += [entry["VersionId"] for entry in page["Versions"]]
