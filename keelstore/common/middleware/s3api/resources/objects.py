@@ -263,7 +263,7 @@ def delete(request: S3Request) -> Response:
         found["x-amz-version-id"] = deleted.version
     if deleted.is_marker:
         found["x-amz-delete-marker"] = "true"
-    return Response(204, found)
+    return Response(204, found, content_type="text/html; charset=UTF-8")
 
 
 ROUTES = (

@@ -120,6 +120,8 @@ def list_uploads(request: S3Request) -> Response:
     last = found[-1] if found else ("", "", {})
     writer = Writer("ListMultipartUploadsResult").leaf("Bucket", request.bucket).leaf("KeyMarker", coded(key_marker))
     writer.leaf("UploadIdMarker", id_marker)
+    if len(found) < 2 and not truncated:  # as Swift's s3api tells them: of a whole list, too, if it is one
+        last = ("", "", {})
     writer.leaf("NextKeyMarker", coded(last[0])).leaf("NextUploadIdMarker", last[1])
     writer.leaf("Delimiter", coded(delimiter) if delimiter else None).leaf("Prefix", coded(prefix) if prefix else None)
     writer.leaf("MaxUploads", limit).leaf("EncodingType", query.get("encoding-type") or None).leaf(
