@@ -250,8 +250,8 @@ class ContainerUpdater(Daemon):
         tasks = [concurrency.spawn(self._ask, "PUT", node, f"/{node.device}/{names}", headers) for node in nodes]
         statuses = [task.wait() for task in tasks]
         if sum(200 <= status < 300 for status in statuses) >= majority_size(len(nodes)):
-            # A replica that missed it could bring its old counts back to the others: counts have no time of their own. So it is
-            # told again with the next pass, until all have it.
+            # A replica that missed it could bring its old counts back to the others: counts have no time of their own.
+            # So it is told again with the next pass, until all have it.
             if all(200 <= status < 300 for status in statuses):
                 broker.write(lambda connection: broker.set_reported(
                     connection, report.put_timestamp, report.delete_timestamp, report.object_count, report.bytes_used))

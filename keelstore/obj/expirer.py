@@ -3,7 +3,8 @@
 Entries of the queue are worked through in order of time. An object is deleted only if its X-Delete-At still is the one of
 the entry (``X-If-Delete-At``; all replicas are asked before, as one may have missed a change): one that was written anew with
 another time answers 412 and is left alone. Its entry stays until it is older than ``reclaim_age``, as the object with that
-time may still be on its way to us; it is looked at again ever more seldom. When the object is gone, so is the entry, from every replica of the queue's container.
+time may still be on its way to us; it is looked at again ever more seldom. When the object is gone, so is the entry, from
+every replica of the queue's container.
 
 *Lag* is how late the oldest entry is that should be gone and is not, entries that wait on purpose (a delay, a 412) aside.
 """
