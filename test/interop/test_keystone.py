@@ -199,6 +199,8 @@ def test_service_accounts_want_a_service_token_too(keystone: Keystone, keystone_
     assert asked.get("images", "o", headers=service).expect(200).body == b"i"
     assert asked.get("images", "o").status == 403
     assert asked.get("images", "o", headers={"X-Service-Token": asked.token}).status in (401, 403)  # without the role
+    admin = keystone_store.account(keystone.token(keystone.user(unique("admin"), admin=project), project), project, "SERVICE_")
+    assert admin.get("images", "o").status == 403  # though an admin is a reader, too
     alone = keystone_store.account(service["X-Service-Token"], project, "SERVICE_")
     assert alone.get("images", "o", headers=service).status == 403  # a service alone is not the project
 

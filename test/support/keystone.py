@@ -274,7 +274,7 @@ secret_cache_duration = 60
 use = egg:keelstore#keystoneauth
 reseller_prefix = AUTH, SERVICE
 operator_roles = admin, swiftoperator
-project_reader_roles = reader
+AUTH_project_reader_roles = reader
 SERVICE_service_roles = service
 system_reader_roles = reader
 """
