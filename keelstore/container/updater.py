@@ -4,6 +4,10 @@ Every replica of a container tells every replica of its account, and remembers w
 server's hint brings a change within seconds; the scan of each pass brings what hints did not. A scan passes over a database
 that has not changed since it was found to be told, at the cost of a ``stat``.
 
+Counts have no time of their own, so an account's replica that comes late, from a place where the ring no longer has it,
+can bring old ones back after all were told. So each container is told once a day whether or not it changed; when in the day
+comes from the name of its database.
+
 A container whose account does not exist on any node, primary or handoff, goes to quarantine: nothing could ever list or
 delete it. Nothing less than an answer of 404 from every one of them is enough for that.
 """
@@ -37,6 +41,7 @@ DATADIR: Final = "containers"
 MAX_SETTLED: Final = 200_000  # databases of which it is remembered that nothing is to be told
 MAX_TOLD: Final = 20_000  # databases of which it is remembered when they last told something
 HINT_DELAY_S: Final = 1.5  # longer than hints of the same change are held back (events.SAME_S)
+AGAIN_S: Final = 86400  # in which each container tells its account what it should know already
 LEAST_BETWEEN_S: Final = 4.0  # two reports of a container that changes all the time
 
 Stamp = tuple[int, int, int, int]
@@ -54,8 +59,9 @@ class Report(NamedTuple):
     policy_index: int
 
 
-def report_of(info: ContainerInfo, is_root: bool) -> Report | None:
-    """What the account does not know yet of a container; None when there is nothing.
+def report_of(info: ContainerInfo, is_root: bool, is_again: bool = False) -> Report | None:
+    """What the account does not know yet of a container, or, ``is_again``, ought to know of one that is not deleted; None
+    when there is nothing.
 
     A shard tells its account that it is there, and no counts: its root tells those.
     """
@@ -63,7 +69,8 @@ def report_of(info: ContainerInfo, is_root: bool) -> Report | None:
         return None
     count, size = (info.object_count, info.bytes_used) if is_root else (0, 0)
     if (
-        timestamp_of(info.put_timestamp) <= timestamp_of(info.reported_put_timestamp)
+        not (is_again and not info.is_deleted)
+        and timestamp_of(info.put_timestamp) <= timestamp_of(info.reported_put_timestamp)
         and timestamp_of(info.delete_timestamp) <= timestamp_of(info.reported_delete_timestamp)
         and count == info.reported_object_count
         and size == info.reported_bytes_used
@@ -73,9 +80,16 @@ def report_of(info: ContainerInfo, is_root: bool) -> Report | None:
                   info.storage_policy_index)
 
 
+def is_due_again(path: str, since: float, now: float) -> bool:
+    """Whether the moment of the day at which the database in the hash directory ``path`` tells again lies in (since, now]."""
+    moment = int(path[-8:], 16) % AGAIN_S
+    return (now - moment) // AGAIN_S > (since - moment) // AGAIN_S
+
+
 class Job(NamedTuple):
     device: Device
     path: str  # of the hash directory
+    is_again: bool = False
 
     @property
     def database(self) -> str:
@@ -98,18 +112,20 @@ class ContainerUpdater(Daemon):
         self._told: OrderedDict[str, float] = OrderedDict()
         self._suppressed: dict[str, float] = {}  # account to when it is tried again
         self._is_forever = False
+        self._began, self._again_until = 0.0, world.clock()
         self.counts = dict.fromkeys(("successes", "failures", "no_changes"), 0)
 
     # -- passes --------------------------------------------------------------------------------------------------------
 
     def plan(self, only: Selection) -> Iterator[Job]:
-        """Every container database that changed since it was found to have nothing to tell."""
+        """Every container database that changed since it was found to have nothing to tell, or whose moment has come."""
+        now = self.world.clock()
         for device in usable_devices(self.options.devices, self.options.mount_check, self.log, only):
             try:
                 for path in databases(device, DATADIR, only):
-                    job = Job(device, path)
+                    job = Job(device, path, is_due_again(path, self._again_until, now))
                     stamp = _stamp(job.database)
-                    if stamp is None or self._settled.get(path) != stamp:
+                    if job.is_again or stamp is None or self._settled.get(path) != stamp:
                         yield job
                     else:
                         self._count("no_changes")
@@ -129,7 +145,7 @@ class ContainerUpdater(Daemon):
     def _would_tell(self, job: Job) -> str:
         broker = self._broker(job)
         try:
-            report = report_of(*_facts(broker))
+            report = report_of(*_facts(broker), job.is_again)
         except (StorageError, OSError) as error:
             return f"{job.path}: {error}"
         finally:
@@ -160,7 +176,12 @@ class ContainerUpdater(Daemon):
             for task in tasks:
                 task.kill()
 
+    def before_pass(self, only: Selection) -> None:
+        self._began = self.world.clock()
+
     def after_pass(self, only: Selection, took_s: float) -> None:
+        if only.is_all:
+            self._again_until = self._began
         self.world.leave("container", {"container_updater_sweep": took_s})
 
     def figures(self) -> dict[str, Any]:
@@ -201,17 +222,23 @@ class ContainerUpdater(Daemon):
         try:
             broker.merge_pending()
             stamp = _stamp(job.database)
-            report = report_of(*_facts(broker))
+            facts = _facts(broker)
+            report = report_of(*facts)
+            is_again = report is None and job.is_again
+            if is_again:
+                report = report_of(*facts, True)
             if report is None:
                 self._count("no_changes")
                 self._settle(job.path, stamp)
                 return True
             if self._suppressed.get(report.account, 0.0) > began:
                 return False
-            is_told = self._tell(job, broker, report)
+            is_told = self._tell(job, broker, report, is_again)
             self._count("successes" if is_told else "failures")
             if is_told:
                 self._remember_told(job.path)
+            if is_again:
+                self._settle(job.path, stamp)
             self.world.stats.timing_since("timing", began)
             return is_told
         except DatabaseNotFound:  # removed meanwhile
@@ -233,7 +260,7 @@ class ContainerUpdater(Daemon):
         if len(self._told) > MAX_TOLD:
             self._told.popitem(last=False)
 
-    def _tell(self, job: Job, broker: ContainerBroker, report: Report) -> bool:
+    def _tell(self, job: Job, broker: ContainerBroker, report: Report, is_again: bool) -> bool:
         ring = self._ring.current()
         part = ring.partition(self._hash_path.digest(report.account))
         nodes = ring.primaries(part)
@@ -252,7 +279,7 @@ class ContainerUpdater(Daemon):
         if sum(200 <= status < 300 for status in statuses) >= majority_size(len(nodes)):
             # A replica that missed it could bring its old counts back to the others: counts have no time of their own.
             # So it is told again with the next pass, until all have it.
-            if all(200 <= status < 300 for status in statuses):
+            if not is_again and all(200 <= status < 300 for status in statuses):
                 broker.write(lambda connection: broker.set_reported(
                     connection, report.put_timestamp, report.delete_timestamp, report.object_count, report.bytes_used))
             self._suppressed.pop(report.account, None)

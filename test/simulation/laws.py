@@ -322,11 +322,11 @@ def _content(path: str, fragments: int, index: int | None) -> dict[str, str]:
 
 
 def _rows(path: str, kind: str) -> list[str]:
-    """All that replicas must agree on."""
+    """All that replicas must agree on. Of a deleted object's row the content type does not count: nobody is ever told it."""
     connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
     try:
         if kind == "container":
-            rows = connection.execute("SELECT name, created_at, size, content_type, etag, deleted, storage_policy_index"
+            rows = connection.execute("SELECT name, created_at, size, iif(deleted, '', content_type), etag, deleted, storage_policy_index"
                                       " FROM object ORDER BY name").fetchall()
             stat = connection.execute("SELECT created_at, put_timestamp, delete_timestamp, storage_policy_index, metadata"
                                       " FROM container_info").fetchone()

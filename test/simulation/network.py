@@ -27,12 +27,13 @@ class Weather:
     def __init__(self, chance: random.Random):
         self.chance = chance
         self.lost = self.unanswered = self.doubled = self.slow = self.broken = 0.0
+        self.uncommitted = 0.0  # of uploads in two phases, the second of which does not arrive
         self.latency_s = 0.001
         self.cut: set[tuple[int, int]] = set()  # (from, to): nothing passes
         self.trace: Callable[[str], None] | None = None
 
     def calm(self) -> None:
-        self.lost = self.unanswered = self.doubled = self.slow = self.broken = 0.0
+        self.lost = self.unanswered = self.doubled = self.slow = self.broken = self.uncommitted = 0.0
         self.cut.clear()
 
     def says(self, share: float) -> bool:
@@ -193,6 +194,7 @@ class SimUpload:
     def __init__(self, backend: SimBackend, served: Served, inner: LocalUpload, what: str):
         self._backend, self._served, self._inner, self._what = backend, served, inner, what
         self.address = inner.address
+        self._is_second = False
 
     @property
     def continue_headers(self) -> Headers:
@@ -213,6 +215,7 @@ class SimUpload:
     def end_body(self) -> None:
         self._alive()
         self._inner.end_body()
+        self._is_second = True
 
     def _alive(self) -> None:
         lives.check()
@@ -224,7 +227,8 @@ class SimUpload:
         weather = self._backend._network.weather
         self._alive()
         if self._served.life.node != self._backend._node and (
-                (self._backend._node, self._served.life.node) in weather.cut or weather.says(weather.lost)):
+                (self._backend._node, self._served.life.node) in weather.cut or weather.says(weather.lost)
+                or (self._is_second and weather.says(weather.uncommitted))):
             self._inner.abort()
             self._backend._wait(timeout_s or PATIENCE_S)
             raise BackendTimeout(f"{self._what}: lost", node=self.address)

@@ -16,13 +16,14 @@ from keelstore.common import concurrency
 from keelstore.common.http import Response
 from keelstore.common.timestamp import Timestamp
 from keelstore.node.daemons import DAEMONS
-from test.simulation import disks, laws, lives, worldtime
+from test.simulation import disks, fragments, laws, lives, worldtime
 from test.simulation.cluster import Node, NoEnd, Shape, SimCluster
 from test.simulation.laws import ACCOUNT
 from test.simulation.model import ContainerHistory, ObjectHistory, Told, Write
 
 CONTAINERS, OBJECTS = 3, 4
 REQUEST_S = 300.0  # virtual seconds that a request may take
+DAY_AFTER = 3
 ROUNDS = 10  # of all daemons, in which a cluster without faults must come to rest
 SELDOM = ("account-reaper", "container-auditor", "account-auditor", "container-reconciler")
 PASS_ORDER = ("object-auditor", "container-auditor", "account-auditor", "object-replicator", "object-reconstructor",
@@ -63,6 +64,11 @@ class Story:
         self.rounds = 0
         # Some seeds are calm, some have one kind of fault, most have several.
         self.kinds = {kind for kind in FAULTS if self.chance.random() < 0.55}
+        self.faults = dict(FAULTS)
+        if shape.policy == "fragments":
+            self.kinds |= {kind for kind in FRAGMENT_FAULTS if self.chance.random() < 0.55}
+            self.faults |= FRAGMENT_FAULTS
+        self.rotten: set[str] = set()
         self.object_daemon = "object-replicator" if shape.policy == "copies" else "object-reconstructor"
         others = "object-reconstructor" if shape.policy == "copies" else "object-replicator"  # have nothing to do
         self.daemon_names = [name for name in PASS_ORDER if name != others]
@@ -100,6 +106,8 @@ class Story:
                                bool(self.kinds & {"crash", "power"}))
             if not found:
                 break
+            if self.rounds == DAY_AFTER and all("(e) container" in line and "account says" in line for line in found):
+                concurrency.sleep(86400.0)  # within a day each container tells its account again
             self.lines += [f"after round {self.rounds}: {line}" for line in found]
         self.violations += [*self.cluster.problems, *found]
         return Outcome(self.seed, self.operations, self.violations, self.lines, virtual_s=worldtime.elapsed_s(),
@@ -145,7 +153,7 @@ class Story:
         if roll < 0.12 and self.kinds:
             if self.chance.random() < 0.2:
                 self._count_copies()
-            FAULTS[self.chance.choice(sorted(self.kinds))](self)
+            self.faults[self.chance.choice(sorted(self.kinds))](self)
         elif roll < 0.22:
             node = self.chance.choice(self.cluster.nodes)
             name = self.chance.choice(self.daemon_names) if self.chance.random() < 0.6 else self.object_daemon
@@ -169,7 +177,10 @@ class Story:
             weather.calm()
             self.note("the network is well")
             return
-        kind = self.chance.choice(("lost", "unanswered", "doubled", "slow", "broken"))
+        kinds: tuple[str, ...] = ("lost", "unanswered", "doubled", "slow", "broken")
+        if self.cluster.shape.policy == "fragments":
+            kinds = (*kinds, "uncommitted")
+        kind = self.chance.choice(kinds)
         setattr(weather, kind, self.chance.choice((0.02, 0.1, 0.3)))
         self.note(f"network: {kind} {getattr(weather, kind)}")
 
@@ -219,20 +230,11 @@ class Story:
             self.note(f"{device} is full ({node.disk.full[device]})")
 
     def _rot(self) -> None:
-        """A byte of a data file changes, if another device has the same file whole."""
-        files: dict[str, list[str]] = {}
-        for node in self.cluster.nodes:
-            for device in node.device_names:
-                top = f"{node.devices}/{device}/objects"
-                for directory, _, names in os.walk(top):
-                    for name in names:
-                        if name.endswith(".data"):
-                            files.setdefault(f"{directory.rpartition('/')[2]}/{name}", []).append(f"{directory}/{name}")
-        least = 2 if self.cluster.shape.policy == "copies" else 6
-        several = sorted(key for key, paths in files.items() if len(paths) >= least)
+        """A byte of a data file changes, if other devices have enough."""
+        several = self._several()
         if not several or not self._may_lose():
             return
-        path = self.chance.choice(sorted(files[self.chance.choice(several)]))
+        path = self.chance.choice(self.chance.choice(several))
         with open(path, "r+b") as file:
             content = bytearray(file.read())
             if content:
@@ -240,7 +242,31 @@ class Story:
                 file.seek(0)
                 file.write(content)
         self.has_rotten = True
+        self.rotten.add(path)
         self.note(f"a byte of {path.removeprefix(self.cluster.root)} rots")
+
+    def _several(self) -> list[list[str]]:
+        """The data files of each object that has one to spare."""
+        if self.cluster.shape.policy == "fragments":
+            return fragments.spare(self.cluster, self.chance, self.rotten, 4, 6)
+        files: dict[str, list[str]] = {}
+        for node in self.cluster.nodes:
+            for device in node.device_names:
+                for directory, _, names in os.walk(f"{node.devices}/{device}/objects"):
+                    for name in names:
+                        path = f"{directory}/{name}"
+                        if name.endswith(".data") and path not in self.rotten:
+                            files.setdefault(f"{directory.rpartition('/')[2]}/{name}", []).append(path)
+        return [sorted(paths) for _, paths in sorted(files.items()) if len(paths) > 1]
+
+    def _lose_fragments(self) -> None:
+        if self._may_lose():
+            for path in fragments.lose(self.cluster, self.chance, self.rotten, 4, 6):
+                self.note(f"{path.removeprefix(self.cluster.root)} is lost")
+
+    def _forget_commits(self) -> None:
+        for path in fragments.forget_commits(self.cluster, self.chance, 6):
+            self.note(f"{path.removeprefix(self.cluster.root)} is no longer known to be durable")
 
     def _wipe(self) -> None:
         """A device is replaced by an empty one, when all nodes are up and the network is well."""
@@ -272,6 +298,7 @@ class Story:
             concurrency.sleep(60.0)
             for _ in range(2):
                 self._round()
+            self.rotten.clear()
             if len(self.cluster.up) < len(self.cluster.nodes):
                 return False
         elif worldtime.elapsed_s() - self.last_loss_s < 60.0:
@@ -477,4 +504,7 @@ OPERATIONS: tuple[tuple[int, Callable[[Story], None]], ...] = (
 FAULTS: dict[str, Callable[[Story], None]] = {
     "weather": Story._bad_weather, "partition": Story._partition, "crash": Story._crash, "power": Story._power_cut,
     "stop": Story._stop, "full": Story._fill, "rot": Story._rot, "wipe": Story._wipe, "rings": Story._new_ring,
+}
+FRAGMENT_FAULTS: dict[str, Callable[[Story], None]] = {
+    "commits": Story._forget_commits, "fragments": Story._lose_fragments,
 }

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from keelstore.common import concurrency
 from keelstore.common.headers import Headers
 from keelstore.container.broker import ContainerInfo
-from keelstore.container.updater import Report, report_of
+from keelstore.container.updater import AGAIN_S, Report, is_due_again, report_of
 from test.support.cluster import InProcessCluster
 from test.support.daemons import Daemons
 
@@ -52,6 +55,21 @@ def test_what_an_account_does_not_know(values: dict[str, Any], is_told: bool) ->
     assert (report_of(info(**values), is_root=True) is not None) == is_told
 
 
+def test_what_an_account_ought_to_know_is_told_again_unless_it_is_deleted() -> None:
+    assert report_of(info(), True, is_again=True) == Report("a", "c", "0000000002.00000", "0", 3, 9, 1)
+    deleted = {"delete_timestamp": "0000000003.00000", "reported_delete_timestamp": "0000000003.00000", "object_count": 0,
+               "reported_object_count": 0, "bytes_used": 0, "reported_bytes_used": 0}
+    assert report_of(info(**deleted), True, is_again=True) is None
+
+
+@given(st.integers(0, 2**32 - 1), st.lists(st.floats(0.5, 50000.0), min_size=1, max_size=30), st.floats(0, 1e9))
+def test_each_container_has_its_moment_once_a_day(digest: int, steps: list[float], start: float) -> None:
+    """However the passes fall, none is left out and none comes twice."""
+    times = [start, *(start + sum(steps[: count + 1]) for count in range(len(steps)))]
+    found = sum(is_due_again(f"/d/containers/1/abc/{digest:032x}", since, now) for since, now in pairwise(times))
+    assert abs(found - (times[-1] - start) / AGAIN_S) < 1
+
+
 def test_a_shard_tells_no_counts() -> None:
     assert report_of(info(), is_root=False) == Report("a", "c", "0000000002.00000", "0", 0, 0, 1)
     assert report_of(info(reported_object_count=0, reported_bytes_used=0), is_root=False) is None
@@ -83,6 +101,30 @@ def test_every_replica_of_the_account_learns_the_counts(cluster: InProcessCluste
     assert run_all(daemons) == {"successes": 3, "failures": 0, "no_changes": 0}
     assert counts(cluster) == [("1", "4")] * 3
     assert run_all(daemons) == {"successes": 0, "failures": 0, "no_changes": 3}
+
+
+def test_an_account_that_was_told_old_counts_late_is_told_again(cluster: InProcessCluster, daemons: Daemons) -> None:
+    run_all(daemons)
+    backend, path = cluster.proxy.backend, "/a/c"
+    holder = cluster.primaries("container", path)[0]
+    ring = cluster.proxy.rings
+    part = ring.container.current().partition(cluster.proxy.cluster.hash_path.digest("a", "c"))
+    head = backend.call(holder.address, "HEAD", f"/{holder.device}/{part}{path}", Headers())
+    part = ring.account.current().partition(cluster.proxy.cluster.hash_path.digest("a"))
+    for node in cluster.primaries("account", "/a"):
+        backend.call(node.address, "PUT", f"/{node.device}/{part}{path}", Headers({
+            "X-Put-Timestamp": head.headers["X-Backend-Put-Timestamp"], "X-Delete-Timestamp": "0", "X-Object-Count": "9",
+            "X-Bytes-Used": "9", "X-Account-Override-Deleted": "yes"}))  # fmt: skip
+    assert counts(cluster) == [("9", "9")] * 3
+    updaters = [daemons.container_updater(node) for node in daemons.nodes]
+    for updater in updaters:
+        updater.run_once()
+    assert counts(cluster) == [("9", "9")] * 3
+    for updater in updaters:
+        updater._again_until -= AGAIN_S  # as if the last pass had been a day ago
+        updater.run_once()
+    assert counts(cluster) == [("1", "4")] * 3
+    assert run_all(daemons)["successes"] == 0
 
 
 def test_a_database_that_has_not_changed_is_not_opened(cluster: InProcessCluster, daemons: Daemons, monkeypatch: pytest.MonkeyPatch) -> None:
