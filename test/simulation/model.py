@@ -112,8 +112,14 @@ class ContainerHistory:
         self.writes: list[Write] = []
 
     def may_exist(self) -> set[bool]:
-        return {write is not None and write.kind == "put"
-                for write in candidates([write for write in self.writes if write.kind in ("put", "delete")])}
+        """A change of metadata makes a container anew, too, on a replica that the delete before had not reached."""
+        likely = candidates([write for write in self.writes if write.kind in ("put", "delete")])
+        found = {write is not None and write.kind == "put" for write in likely}
+        deletes = [write.stamp for write in likely if write is not None and write.kind == "delete"]
+        if deletes and any(write.kind == "post" and write.told is not Told.NO and write.stamp > min(deletes)
+                           for write in self.writes):
+            found.add(True)
+        return found
 
     def items(self) -> set[str]:
         return {name for write in self.writes for name in write.items}
