@@ -16,7 +16,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PROCESSES = min(2, os.cpu_count() or 1)
 LIMIT_S = 900.0
-SEEDS = ("1-25", "26-50", "51-75", "76-100")
+SEEDS = ("1-20", "21-40", "41-60", "61-80", "81-100")
+pytestmark = pytest.mark.timeout(LIMIT_S)
 # Each deliberate fault, and seeds of which one at least finds it: python -m test.simulation --seeds 1-20 --fault NAME --stop-at 1
 FAULTS = {
     "skip-directory-sync": "1-4",
