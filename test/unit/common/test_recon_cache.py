@@ -49,5 +49,6 @@ def test_failure_is_logged_and_forgotten(tmp_path: Path, caplog: pytest.LogCaptu
     with open(tmp_path / "object.recon", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         ReconCache(str(tmp_path), logger).update("object", {"a": 1})
-    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
+    ours = [record.levelname for record in caplog.records if record.name == "test.recon"]  # servers of earlier tests may still speak
+    assert ours == ["ERROR", "ERROR"]
     assert "lock" in caplog.text

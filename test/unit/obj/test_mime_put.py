@@ -52,9 +52,10 @@ def test_body_of_announced_size_in_any_pieces(body, size, announced):
     if announced == len(body):
         assert b"".join(reader.object_body(announced)) == body
         assert reader.footer() == {"Etag": "x"} and reader.at_end
-    else:
-        with pytest.raises(ClientDisconnect):
+    else:  # one that ends where another document does has swallowed the footer, which then is missing
+        with pytest.raises((ClientDisconnect, BadRequest)):
             list(reader.object_body(announced))
+            reader.footer()
 
 
 def test_body_that_looks_like_a_boundary():
