@@ -49,17 +49,22 @@ class Steps:
         """Take each item that is newer than what is known of its key. Gives the whole.
 
         With ``limits`` the whole, not just the updates, must be within them (else BadRequest): many small updates add up.
+        An item that is not newer than a deletion counts as removed, from whichever replica it comes and in which order.
         """
         if not updates:
             return self.metadata(connection)
         known = self.metadata(connection)
-        merged = merge_metadata(known, updates)
+        merged = merge_metadata(known, self._since_deletion(updates, self.delete_timestamp(connection)))
         if merged is known:
             return known
         if limits is not None:
             check_merged_metadata(limits, self.kind, {key: value for key, (value, _) in merged.items()})
         connection.execute(f"UPDATE {self.stat_table} SET metadata = ?", (json.dumps(merged),))
         return merged
+
+    def _since_deletion(self, items: Mapping[str, tuple[str, str]], deleted: str) -> dict[str, tuple[str, str]]:
+        return {key: item if item[1] > deleted or key.lower() in self.kept_metadata else ("", item[1])
+                for key, item in items.items()}  # fmt: skip
 
     # -- timestamps and deletion ---------------------------------------------------------------------------------------
 
@@ -71,6 +76,9 @@ class Steps:
         connection.execute(f"UPDATE {self.stat_table} SET status_changed_at = ? WHERE status_changed_at < ?",
                            (timestamp, timestamp))  # fmt: skip
 
+    def delete_timestamp(self, connection: Connection) -> str:
+        return str(one_row(connection, f"SELECT delete_timestamp FROM {self.stat_table}")[0])
+
     def merge_timestamps(
         self, connection: Connection, created_at: str, put_timestamp: str, delete_timestamp: str
     ) -> None:
@@ -79,6 +87,10 @@ class Steps:
             f"UPDATE {self.stat_table} SET created_at = MIN(?, created_at), put_timestamp = MAX(?, put_timestamp),"
             " delete_timestamp = MAX(?, delete_timestamp)", (created_at, put_timestamp, delete_timestamp),
         )  # fmt: skip
+        known = self.metadata(connection)
+        kept = self._since_deletion(known, self.delete_timestamp(connection))
+        if kept != known:
+            connection.execute(f"UPDATE {self.stat_table} SET metadata = ?", (json.dumps(kept),))
         if self.is_deleted_in(connection) != was_deleted:
             self.update_status_changed_at(connection, Timestamp.now().internal)
 

@@ -376,6 +376,17 @@ def test_metadata_merges_in_any_order(updates, random):
     assert merged(updates) == merged(shuffled)
 
 
+def test_metadata_from_before_a_deletion_stays_gone_in_any_order(broker):
+    """What a replica alone had taken, of a write that failed, must not come back with a container that is made anew."""
+    times = ("1700000000.00000", "1700000050.00000", "1700000040.00000")
+    old, new = {"X-Container-Meta-A": ("old", "1700000030.00000")}, {"X-Container-Meta-B": ("new", "1700000045.00000")}
+    broker.write(lambda c: broker.update_metadata(c, {**old, **new}))
+    broker.write(lambda c: broker.merge_timestamps(c, *times))
+    assert broker.read(broker.metadata) == {"X-Container-Meta-A": ("", "1700000030.00000"), **new}
+    broker.write(lambda c: broker.update_metadata(c, {"X-Container-Meta-C": ("late", "1700000039.00000")}))
+    assert broker.read(broker.metadata)["X-Container-Meta-C"] == ("", "1700000039.00000")
+
+
 def test_metadata_is_checked_as_a_whole(broker):
     # S13
     limits = Limits(max_meta_count=3)
