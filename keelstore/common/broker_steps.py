@@ -49,12 +49,11 @@ class Steps:
         """Take each item that is newer than what is known of its key. Gives the whole.
 
         With ``limits`` the whole, not just the updates, must be within them (else BadRequest): many small updates add up.
-        An item that is not newer than a deletion counts as removed, from whichever replica it comes and in which order.
         """
         if not updates:
             return self.metadata(connection)
         known = self.metadata(connection)
-        merged = merge_metadata(known, self._since_deletion(updates, self.delete_timestamp(connection)))
+        merged = merge_metadata(known, updates)
         if merged is known:
             return known
         if limits is not None:
@@ -87,6 +86,7 @@ class Steps:
             f"UPDATE {self.stat_table} SET created_at = MIN(?, created_at), put_timestamp = MAX(?, put_timestamp),"
             " delete_timestamp = MAX(?, delete_timestamp)", (created_at, put_timestamp, delete_timestamp),
         )  # fmt: skip
+        # What a replica alone had taken before a deletion that it hears of only now must not outlive it.
         known = self.metadata(connection)
         kept = self._since_deletion(known, self.delete_timestamp(connection))
         if kept != known:
