@@ -205,9 +205,11 @@ class Choice:
         return bucket
 
     def ranked(self) -> list[Bucket]:
-        """Best first; those that a tombstone has deleted are left out."""
+        """Best first; those that a tombstone has deleted are left out. A 404 with the time of the data itself is of a device
+        that takes the object for expired; it may have missed that it is not (``spec: scenarios-fault`` 118).
+        """
         return sorted(
-            (bucket for bucket in self.buckets.values() if bucket.timestamp > self.newest_tombstone),
+            (bucket for bucket in self.buckets.values() if bucket.timestamp >= self.newest_tombstone),
             key=lambda bucket: (bucket.is_durable, bucket.is_complete, -bucket.shortfall_with_told, bucket.timestamp),
             reverse=True,
         )
