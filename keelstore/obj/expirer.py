@@ -79,7 +79,11 @@ class ObjectExpirer(Daemon):
                 return
             if not is_expected(container, self.options.expiring_objects_container_divisor):
                 self.log.info("%s/%s is an unusual container of the expiry queue", self._account, container)
-            yield from self._due_in(container, now, share)
+            try:
+                yield from self._due_in(container, now, share)
+            except UnexpectedResponse as error:  # its turn comes with the next pass; the others must not wait for it
+                self._count("errors")
+                self.log.error("%s/%s of the expiry queue could not be listed: %s", self._account, container, error)
 
     def _due_in(self, container: str, now: float, share: Share) -> Iterator[Task]:
         is_empty = True
