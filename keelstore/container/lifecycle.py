@@ -21,7 +21,7 @@ from keelstore.common.daemon_frame import ALL, Daemon, Selection, World
 from keelstore.common.errors import KeelstoreError
 from keelstore.common.headers import Headers, is_true
 from keelstore.common.internal import InternalClient, subrequest
-from keelstore.common.middleware.s3api import documents, lifecycle, lifecycle_plan, tags, upload
+from keelstore.common.middleware.s3api import lifecycle, lifecycle_plan, own_account, tags, upload
 from keelstore.common.middleware.s3api.deletion import delete_object
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.history import versions_of
@@ -74,7 +74,7 @@ class ContainerLifecycle(Daemon):
 
     def plan(self, only: Selection) -> Iterator[Bucket]:
         index, count = self._share()
-        for entry in self.client.list_container(documents.ACCOUNT, lifecycle.NAME):
+        for entry in self.client.list_container(own_account.ACCOUNT, lifecycle.NAME):
             account, slash, bucket = str(entry.get("name", "")).partition("/")
             if not slash:
                 continue
@@ -119,7 +119,7 @@ class ContainerLifecycle(Daemon):
         """The bucket has no rules, or is no more: so has its entry, unless that is newer than we know."""
         if self.world.clock() - job.noted_s > FORGET_S:
             headers = {"X-Timestamp": Timestamp(job.noted_s + 1).internal}
-            self.client.delete_object(documents.ACCOUNT, lifecycle.NAME, job.path, headers, acceptable=(2, 404, 409))
+            self.client.delete_object(own_account.ACCOUNT, lifecycle.NAME, job.path, headers, acceptable=(2, 404, 409))
 
     def _count(self, what: str) -> None:
         self.counts[what] += 1

@@ -6,7 +6,7 @@ served by a module in ``resources``, which speaks to the right through ``S3Reque
 passes unread, at the price of two look-ups and a comparison.
 
 Pure: ``signature``, ``target``, ``acl``, ``etags``, ``xml``, ``checksums``, ``errors``, ``times``. At the edge:
-``body`` and ``chunks`` (reading), ``index`` (bucket names).
+``body`` and ``chunks`` (reading), ``index`` (bucket names), ``own_account`` (what is ours).
 
 Stands after cache, before the auth filter, which needs to know ``s3api.auth_details``; needs slo for uploads in
 parts, bulk to delete them, copy, and symlink and versioned_writes for versions.

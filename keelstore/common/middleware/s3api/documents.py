@@ -15,14 +15,13 @@ import os
 from hashlib import md5
 from typing import Final
 
-from keelstore.common.http import CACHE, Response, call_app
+from keelstore.common.http import CACHE
 from keelstore.common.info import ContainerInfo
-from keelstore.common.internal import subrequest
+from keelstore.common.middleware.s3api import own_account
 from keelstore.common.middleware.s3api.errors import S3Error
-from keelstore.common.middleware.s3api.outcome import check
+from keelstore.common.middleware.s3api.outcome import change_bucket, check
 from keelstore.common.middleware.s3api.request import CONTAINER_SYSMETA, S3Request
 
-ACCOUNT: Final = ".s3"
 CONTAINER: Final = "documents"
 INLINE_BYTES: Final = 3072
 CACHED_S: Final = 300
@@ -55,13 +54,8 @@ def load(
 def note_bucket(request: S3Request, name: str) -> None:
     """Write down, in a container of the cluster's own account, that the bucket is to have the document ``name``: for who has
     to find all such buckets. To be done before the document is stored."""
-    path = f"/{ACCOUNT}/{name}"
-    response = _ask(request, "PUT", f"{path}/{request.account}/{request.bucket}")
-    if response.status == 404:
-        response.drain()
-        _ask(request, "PUT", path).drain()
-        response = _ask(request, "PUT", f"{path}/{request.account}/{request.bucket}")
-    check(request, response).drain()
+    path = f"{name}/{request.account}/{request.bucket}"
+    check(request, own_account.put(request.environ, request.app, path)).drain()
 
 
 def store(request: S3Request, name: str, data: bytes) -> None:
@@ -69,7 +63,8 @@ def store(request: S3Request, name: str, data: bytes) -> None:
         value = "1:" + base64.b64encode(data).decode()
     else:
         digest = f"{md5(data, usedforsecurity=False).hexdigest()}.{os.urandom(4).hex()}"
-        _put_long(request, name, digest, data)
+        path = _own_path(request, name, digest)
+        check(request, own_account.put(request.environ, request.app, path, body=data)).drain()
         value = f"2:{digest}"
     _set(request, name, value)
 
@@ -83,43 +78,28 @@ def forget(request: S3Request, info: ContainerInfo) -> None:
     """After a bucket was deleted, of which ``info`` was known: its long documents."""
     for key, value in info.sysmeta.items():
         if key.startswith("s3api-") and value.startswith("2:"):
-            _ask(request, "DELETE", _own_path(request, key[len("s3api-") :], value[2:])).drain()
+            _delete(request, _own_path(request, key[len("s3api-") :], value[2:]))
 
 
 def _set(request: S3Request, name: str, value: str) -> None:
     before = request.bucket_info().sysmeta.get(f"s3api-{name}", "")
     header = CONTAINER_SYSMETA + name.title()
-    check(request, request.swift("POST", request.bucket, headers={header: value})).drain()
-    request.forget()
+    change_bucket(request, {header: value})
     if before.startswith("2:") and before != value:
-        _ask(request, "DELETE", _own_path(request, name, before[2:])).drain()
+        _delete(request, _own_path(request, name, before[2:]))
 
 
 def path_of(account: str, bucket: str, name: str, digest: str) -> str:
-    """Where a long document is, without version."""
-    return f"/{ACCOUNT}/{CONTAINER}/{account}/{bucket}/{name}/{digest}"
+    """Where a long document is in the cluster's own account."""
+    return f"{CONTAINER}/{account}/{bucket}/{name}/{digest}"
 
 
 def _own_path(request: S3Request, name: str, digest: str) -> str:
     return path_of(request.account, request.bucket, name, digest)
 
 
-def _ask(request: S3Request, method: str, path: str, body: bytes = b"") -> Response:
-    environ = subrequest(request.environ, method, f"/v1{path}", body=body, source="S3", pre_authed=True)
-    if not request.options.force_swift_request_proxy_log:
-        environ["swift.proxy_access_log_made"] = True
-    return call_app(request.app, environ)
-
-
-def _put_long(request: S3Request, name: str, digest: str, data: bytes) -> None:
-    path = _own_path(request, name, digest)
-    response = _ask(request, "PUT", path, data)
-    if response.status == 404:
-        response.drain()
-        made = subrequest(request.environ, "PUT", f"/v1/{ACCOUNT}/{CONTAINER}", source="S3", pre_authed=True)
-        call_app(request.app, made).drain()
-        response = _ask(request, "PUT", path, data)
-    check(request, response).drain()
+def _delete(request: S3Request, path: str) -> None:
+    own_account.ask(request.environ, request.app, "DELETE", path).drain()
 
 
 def _load_long(request: S3Request, name: str, digest: str, bucket: str, account: str) -> bytes:
@@ -128,7 +108,7 @@ def _load_long(request: S3Request, name: str, digest: str, bucket: str, account:
     found = cache.get(key) if cache is not None else None
     if isinstance(found, str):
         return base64.b64decode(found)
-    response = _ask(request, "GET", path)
+    response = own_account.ask(request.environ, request.app, "GET", path)
     if not response.is_success:  # to do without would be to do what it may forbid
         response.drain()
         raise S3Error("ServiceUnavailable", reason=f"no_{name}")

@@ -7,13 +7,13 @@ whose name is lost is still found by its owner, in his own account, as container
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-from keelstore.common.http import CACHE, Environ, WSGIApp, call_app
+from keelstore.common.http import CACHE, Environ, Response, WSGIApp, call_app
 from keelstore.common.internal import subrequest
+from keelstore.common.middleware.s3api import own_account
 from keelstore.common.timestamp import Timestamp
 
-ACCOUNT: Final = ".s3"
 CONTAINER: Final = "buckets"
 CACHED_S: Final = 60
 YOUNG_S: Final = 60  # a name is made before its bucket, so one that leads nowhere is left to its holder for a while
@@ -41,18 +41,10 @@ class BucketIndex:
 
     def claim(self, environ: Environ, bucket: str, account: str) -> bool:
         """Take the name for an account: whether it is that account's now. A name whose bucket is gone goes to who asks."""
-        for _ in range(2):
-            response = self._ask(environ, "PUT", bucket, account.encode(), {"If-None-Match": "*"})
-            response.drain()
-            if response.status == 404:
-                made = call_app(
-                    self.app, subrequest(environ, "PUT", f"/v1/{ACCOUNT}/{CONTAINER}", source="S3", pre_authed=True)
-                )
-                made.drain()
-                continue
-            if response.status != 412:
-                return response.is_success
-            break
+        response = own_account.put(environ, self.app, f"{CONTAINER}/{bucket}", {"If-None-Match": "*"}, account.encode())
+        response.drain()
+        if response.status != 412:
+            return response.is_success
         self._forget(environ, bucket)
         found = self._ask(environ, "GET", bucket)
         holder = found.read(4096).decode("utf-8", "replace") if found.status == 200 else None
@@ -81,21 +73,8 @@ class BucketIndex:
             self._ask(environ, "DELETE", bucket).drain()
         self._forget(environ, bucket)
 
-    def _ask(
-        self, environ: Environ, method: str, bucket: str, body: bytes = b"", headers: dict[str, str] | None = None
-    ) -> Any:
-        return call_app(
-            self.app,
-            subrequest(
-                environ,
-                method,
-                f"/v1/{ACCOUNT}/{CONTAINER}/{bucket}",
-                body=body,
-                headers=headers,
-                source="S3",
-                pre_authed=True,
-            ),
-        )
+    def _ask(self, environ: Environ, method: str, bucket: str, body: bytes = b"") -> Response:
+        return own_account.ask(environ, self.app, method, f"{CONTAINER}/{bucket}", body=body)
 
     def _forget(self, environ: Environ, bucket: str) -> None:
         cache = environ.get(CACHE)

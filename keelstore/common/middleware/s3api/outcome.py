@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from keelstore.common.http import Response
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.request import S3Request
@@ -12,6 +14,12 @@ def check(request: S3Request, response: Response, *accepted: int) -> Response:
     if 200 <= response.status < 300 or response.status in accepted:
         return response
     raise error_of(request, response)
+
+
+def change_bucket(request: S3Request, headers: Mapping[str, str]) -> None:
+    """Keep metadata or settings with the bucket. Raises S3Error."""
+    check(request, request.swift("POST", request.bucket, headers=headers)).drain()
+    request.forget()
 
 
 def error_of(request: S3Request, response: Response) -> S3Error:

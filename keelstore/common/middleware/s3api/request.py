@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from keelstore.common.headers import environ_key
-from keelstore.common.http import Environ, Request, Response, WSGIApp, call_app
+from keelstore.common.http import INFOCACHE, Environ, Request, Response, WSGIApp, call_app
 from keelstore.common.info import ContainerInfo, container_info
 from keelstore.common.internal import subrequest
 from keelstore.common.middleware.s3api import acl, checksums, xml
@@ -157,8 +157,7 @@ class S3Request:
 
     def forget(self) -> None:
         """After the bucket was changed: what this request knew of it."""
-        for name in ("swift.infocache",):
-            self.environ.pop(name, None)
+        self.environ.pop(INFOCACHE, None)
 
     # -- to the right ------------------------------------------------------------------------------------------------
 

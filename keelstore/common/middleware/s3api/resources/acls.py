@@ -19,7 +19,7 @@ from keelstore.common.middleware.s3api.new_acl import (
     sends_acl,
     swift_acl_headers,
 )
-from keelstore.common.middleware.s3api.outcome import check
+from keelstore.common.middleware.s3api.outcome import change_bucket, check
 from keelstore.common.middleware.s3api.ownership import ENFORCED, ownership_of
 from keelstore.common.middleware.s3api.request import CONTAINER_SYSMETA, OBJECT_SYSMETA, S3Request
 from keelstore.common.middleware.s3api.rewrite import head, rewrite
@@ -64,8 +64,7 @@ def put_bucket_acl(request: S3Request) -> Response:
         else:
             wanted = _of_document(request, document, owner, info)
         headers = {CONTAINER_SYSMETA + "Acl": wanted.encode()}
-    check(request, request.swift("POST", request.bucket, headers=headers)).drain()
-    request.forget()
+    change_bucket(request, headers)
     return Response(200, body=b"")
 
 

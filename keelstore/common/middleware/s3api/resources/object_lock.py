@@ -14,7 +14,7 @@ from keelstore.common.http import Response
 from keelstore.common.info import ContainerInfo
 from keelstore.common.middleware.s3api import access, acl, locks
 from keelstore.common.middleware.s3api.errors import S3Error
-from keelstore.common.middleware.s3api.outcome import check
+from keelstore.common.middleware.s3api.outcome import change_bucket
 from keelstore.common.middleware.s3api.reading import headers_of
 from keelstore.common.middleware.s3api.request import CONTAINER_SYSMETA, S3Request
 from keelstore.common.middleware.s3api.restate import restate
@@ -53,8 +53,7 @@ def put_configuration(request: S3Request) -> Response:
     found = locks.configuration_of_document(request.read_xml("ObjectLockConfiguration", MAX_BODY, "MalformedXML"))
     if configuration_of(info) is None and status_of(info) != ENABLED:
         raise S3Error("InvalidBucketState", "Versioning must be 'Enabled' on the bucket to apply a Object Lock configuration")
-    check(request, request.swift("POST", request.bucket, headers={LOCK: found.encode()})).drain()
-    request.forget()
+    change_bucket(request, {LOCK: found.encode()})
     return Response(200, body=b"")
 
 

@@ -8,7 +8,7 @@ from keelstore.common.http import Response
 from keelstore.common.middleware.s3api import xml
 from keelstore.common.middleware.s3api.access import needs_s3_acl, stored_bucket_acl
 from keelstore.common.middleware.s3api.errors import S3Error
-from keelstore.common.middleware.s3api.outcome import check
+from keelstore.common.middleware.s3api.outcome import change_bucket
 from keelstore.common.middleware.s3api.ownership import ALL, ENFORCED, ownership_of
 from keelstore.common.middleware.s3api.request import CONTAINER_SYSMETA, S3Request
 from keelstore.common.middleware.s3api.routing import BUCKET, OWNER, Route
@@ -38,19 +38,14 @@ def put_ownership(request: S3Request) -> Response:
             "InvalidBucketAclWithObjectOwnership",
             "Bucket cannot have ACLs set with ObjectOwnership's BucketOwnerEnforced setting",
         )
-    _keep(request, wanted or "")
+    change_bucket(request, {KEPT: wanted or ""})
     return Response(200, body=b"")
 
 
 def delete_ownership(request: S3Request) -> Response:
     request.bucket_info()
-    _keep(request, "")
+    change_bucket(request, {KEPT: ""})
     return Response(204)
-
-
-def _keep(request: S3Request, value: str) -> None:
-    check(request, request.swift("POST", request.bucket, headers={KEPT: value})).drain()
-    request.forget()
 
 
 ROUTES = (

@@ -9,7 +9,7 @@ from keelstore.common.http import Response
 from keelstore.common.middleware.s3api import xml
 from keelstore.common.middleware.s3api.access import needs_s3_acl
 from keelstore.common.middleware.s3api.errors import S3Error
-from keelstore.common.middleware.s3api.outcome import check
+from keelstore.common.middleware.s3api.outcome import change_bucket
 from keelstore.common.middleware.s3api.public_access import ELEMENTS, PublicAccess, decode
 from keelstore.common.middleware.s3api.request import CONTAINER_SYSMETA, S3Request
 from keelstore.common.middleware.s3api.routing import BUCKET, OWNER, Route
@@ -39,19 +39,14 @@ def put_block(request: S3Request) -> Response:
         if flag is None:
             raise S3Error("MalformedXML")
         flags[field] = flag
-    _keep(request, PublicAccess(**flags).encode())
+    change_bucket(request, {KEPT: PublicAccess(**flags).encode()})
     return Response(200, body=b"")
 
 
 def delete_block(request: S3Request) -> Response:
     request.bucket_info()
-    _keep(request, "")
+    change_bucket(request, {KEPT: ""})
     return Response(204)
-
-
-def _keep(request: S3Request, value: str) -> None:
-    check(request, request.swift("POST", request.bucket, headers={KEPT: value})).drain()
-    request.forget()
 
 
 ROUTES = (

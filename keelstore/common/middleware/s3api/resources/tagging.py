@@ -12,7 +12,7 @@ from keelstore.common.headers import Headers
 from keelstore.common.http import Response
 from keelstore.common.middleware.s3api import access, acl, tags
 from keelstore.common.middleware.s3api.errors import S3Error
-from keelstore.common.middleware.s3api.outcome import check
+from keelstore.common.middleware.s3api.outcome import change_bucket
 from keelstore.common.middleware.s3api.reading import headers_of
 from keelstore.common.middleware.s3api.request import CONTAINER_SYSMETA, S3Request
 from keelstore.common.middleware.s3api.restate import restate
@@ -73,19 +73,14 @@ def get_bucket_tags(request: S3Request) -> Response:
 def put_bucket_tags(request: S3Request) -> Response:
     request.bucket_info()
     found = tags.of_document(request.read_xml("Tagging", MAX_BODY), tags.MAX_BUCKET_TAGS)
-    _set(request, tags.encode(found))
+    change_bucket(request, {_BUCKET_TAGS: tags.encode(found)})
     return Response(204)
 
 
 def delete_bucket_tags(request: S3Request) -> Response:
     request.bucket_info()
-    _set(request, "")
+    change_bucket(request, {_BUCKET_TAGS: ""})
     return Response(204)
-
-
-def _set(request: S3Request, text: str) -> None:
-    check(request, request.swift("POST", request.bucket, headers={_BUCKET_TAGS: text})).drain()
-    request.forget()
 
 
 ROUTES = (

@@ -12,7 +12,7 @@ from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.etags import listing_etag
 from keelstore.common.middleware.s3api.history import real_version
 from keelstore.common.middleware.s3api.metadata import DELETED_TYPE
-from keelstore.common.middleware.s3api.outcome import check
+from keelstore.common.middleware.s3api.outcome import change_bucket, check
 from keelstore.common.middleware.s3api.request import S3Request
 from keelstore.common.middleware.s3api.resources.listing import encoder
 from keelstore.common.middleware.s3api.routing import BUCKET, OWNER, Route
@@ -58,8 +58,7 @@ def set_versioning(request: S3Request, enabled: bool) -> None:
     spans = spans_after(request.bucket_info(), enabled, time.time())
     if spans:
         headers[SPANS] = spans
-    check(request, request.swift("POST", request.bucket, headers=headers)).drain()
-    request.forget()
+    change_bucket(request, headers)
 
 
 def version_id_of(request: S3Request, text: str | None) -> str | None:
