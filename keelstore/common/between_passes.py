@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from keelstore.common import concurrency
 from keelstore.common.daemon_frame import SHOW_S, Daemon
+from keelstore.common.peers import Peers
 from keelstore.common.ring.ring import RingFile
 
 QUIET_REST: Final = 40.0  # times as long as a pass that found all well a replicator rests after it,
@@ -45,12 +46,15 @@ def keep_showing(daemon: Daemon) -> None:
             daemon.show(force=True)
 
 
-def watch_rings(daemon: Daemon, rings: Iterable[RingFile], every_s: float) -> None:
-    """A new ring is worth a pass at once."""
+def watch_rings(daemon: Daemon, peers: Peers, rings: Iterable[RingFile], every_s: float) -> None:
+    """A new ring is worth a pass at once. Who is in none of them any more is not waited for."""
     known = {ring: ring.current().version for ring in rings}
     while True:
         concurrency.sleep(every_s)
-        for ring in known:
-            if ring.current().version != known[ring]:
-                known[ring] = ring.current().version
-                daemon.wake()
+        changed = [ring for ring in known if ring.current().version != known[ring]]
+        for ring in changed:
+            known[ring] = ring.current().version
+            daemon.wake()
+        if changed:
+            nodes = [node for ring in known for node in ring.current().nodes]
+            peers.keep({address for node in nodes for address in (node.address, node.replication_address)})

@@ -76,7 +76,7 @@ class Steps:
                            (timestamp, timestamp))  # fmt: skip
 
     def delete_timestamp(self, connection: Connection) -> str:
-        return str(one_row(connection, f"SELECT delete_timestamp FROM {self.stat_table}")[0])
+        return str(one_row(connection, f"SELECT delete_timestamp FROM {self.stat_table}")[0] or "0")
 
     def merge_timestamps(
         self, connection: Connection, created_at: str, put_timestamp: str, delete_timestamp: str
@@ -87,10 +87,12 @@ class Steps:
             " delete_timestamp = MAX(?, delete_timestamp)", (created_at, put_timestamp, delete_timestamp),
         )  # fmt: skip
         # What a replica alone had taken before a deletion that it hears of only now must not outlive it.
-        known = self.metadata(connection)
-        kept = self._since_deletion(known, self.delete_timestamp(connection))
-        if kept != known:
-            connection.execute(f"UPDATE {self.stat_table} SET metadata = ?", (json.dumps(kept),))
+        deleted = self.delete_timestamp(connection)
+        if deleted > ZERO.internal:
+            known = self.metadata(connection)
+            kept = self._since_deletion(known, deleted)
+            if kept != known:
+                connection.execute(f"UPDATE {self.stat_table} SET metadata = ?", (json.dumps(kept),))
         if self.is_deleted_in(connection) != was_deleted:
             self.update_status_changed_at(connection, Timestamp.now().internal)
 

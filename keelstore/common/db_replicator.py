@@ -391,8 +391,8 @@ class DatabaseReplicator(Daemon):
 
     def run_forever(self) -> None:
         self._is_forever = True
-        with between_passes.beside(self.workers.run, self.peers.watch, partial(between_passes.keep_showing, self),
-                                   partial(between_passes.watch_rings, self, [self._ring], self.options.ring_check_interval)):
+        watch = partial(between_passes.watch_rings, self, self.peers, [self._ring], self.options.ring_check_interval)
+        with between_passes.beside(self.workers.run, self.peers.watch, watch, partial(between_passes.keep_showing, self)):
             super().run_forever()
 
     def rest(self, seconds: float) -> None:

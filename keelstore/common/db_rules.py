@@ -14,7 +14,6 @@ from enum import Enum
 from typing import Any, Protocol
 
 from keelstore.common.ring.ring import Node
-from keelstore.common.work import Risk
 
 SMALL_SHARE = 0.5  # of our rows: with less than that, a peer gets the whole file
 
@@ -57,10 +56,6 @@ class Job:
     @property
     def database(self) -> str:
         return f"{self.path}/{self.name_hash}.db"
-
-    @property
-    def risk(self) -> Risk:
-        return Risk.HANDOFF if self.kind is Kind.REVERT else Risk.ROUTINE
 
     def __str__(self) -> str:
         where = " ".join(node.key for node in self.targets)

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import _socket
 import time
-from collections.abc import Callable
 from typing import Any, Final
 
 MAX_HINT: Final = 8192  # bytes; a longer one is not sent
@@ -101,6 +100,3 @@ def detach() -> None:
     global _sender
     _sender = None
     _last.clear()
-
-
-Listener = Callable[[tuple[str, ...]], None]

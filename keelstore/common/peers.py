@@ -7,7 +7,7 @@ has reached.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from keelstore.common import concurrency
@@ -52,6 +52,13 @@ class Peers:
     def forget(self) -> None:
         """Try them all anew."""
         self._down.clear()
+
+    def keep(self, addresses: Collection[Address]) -> None:
+        """Only these are peers now: what waits for another need not wait longer."""
+        for address in [address for address in self._down if address not in addresses]:
+            del self._down[address]
+            if self.on_return is not None:
+                self.on_return(address)
 
     def probe(self) -> None:
         """Ask every peer that is down whether it is back."""

@@ -140,6 +140,10 @@ class WorkQueue(Generic[J]):
         """When the first job is due; None when the queue is empty."""
         if any(self._is_current(item[2], item[3]) for heap in self._ready.values() for item in heap):
             return 0.0
+        return self.next_later_s()
+
+    def next_later_s(self) -> float | None:
+        """When the first job that is not due yet will be; None when there is none."""
         while self._later and not self._is_current(self._later[0][1], self._later[0][2]):
             heapq.heappop(self._later)
         return self._later[0][0] if self._later else None
@@ -150,6 +154,7 @@ class WorkQueue(Generic[J]):
         for entry in self._entries.values():
             found[entry.risk] = found.get(entry.risk, 0) + 1
         return found
+
 
 
 def back_off_s(failures: int, first_s: float, most_s: float, jitter: float = 0.0) -> float:
@@ -401,9 +406,10 @@ class Workers(Generic[J]):
                 self._start(*found)
             wait = None
             if self._running < self._count:
-                due = self.queue.next_due_s()
+                # What is due and was not taken waits for a lane, which one that ends gives free, and wakes us.
+                due = self.queue.next_later_s()
                 if due is not None:
-                    wait = min(60.0, max(0.01, due - self._now())) if due or not self._running else None
+                    wait = min(60.0, max(0.01, due - self._now()))
             try:
                 changed.wait(wait)
             except WaitTimeout:

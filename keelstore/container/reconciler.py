@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, ClassVar, Final, NamedTuple
 
 from keelstore.common import concurrency
@@ -87,10 +87,12 @@ class ContainerReconciler(Daemon):
     def plan(self, only: Selection) -> Iterator[Entry]:
         now = self.world.clock()
         current = reconcile.queue_of(now)
-        yield from self._entries(current, now)
-        for queue in self._queues():
-            if queue != current:
+        for queue in chain([current], (queue for queue in self._queues() if queue != current)):
+            try:
                 yield from self._entries(queue, now)
+            except (KeelstoreError, OSError, ValueError) as error:  # its turn comes with the next pass
+                self._count("unhandled_error")
+                self.log.error("%s/%s could not be listed: %s", reconcile.ACCOUNT, queue, error)
 
     def _queues(self) -> Iterator[str]:
         """The containers of the queue, those of each page latest first."""

@@ -110,6 +110,10 @@ class ObjectAuditor(Daemon):
         self.passes += 1
         self.show(force=True)
 
+    def ask(self, only: Selection) -> None:
+        """It reads all the time, at a rate of its own. Raises ValueError."""
+        raise ValueError("object-auditor reads everything all the time; 'keelstore-object-auditor CONF once' reads it now")
+
     def run_forever(self) -> None:
         """Each scan over and over, with a rest after each: the quick one does not wait for the full one."""
         tasks = [concurrency.spawn(self._scan_forever, kind) for kind in self.kinds]

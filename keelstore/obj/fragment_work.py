@@ -137,7 +137,6 @@ class FragmentWork:
             suffixes = differing(ours, theirs, mine, index)
             result.count("suffix_count", len(ours))
             if suffixes:
-                ours.update(dict.fromkeys(suffixes))
                 ours = self._own(source, result, suffixes)
                 suffixes = differing(ours, theirs, mine, index)
             if not suffixes:

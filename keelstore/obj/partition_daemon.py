@@ -182,9 +182,9 @@ class PartitionDaemon(Daemon):
 
     def run_forever(self) -> None:
         self._is_forever = True
-        with between_passes.beside(self.workers.run, self.peers.watch, partial(between_passes.keep_showing, self),
-                                   partial(between_passes.watch_rings, self, list(self._rings.values()),
-                                           self._common.ring_check_interval)):
+        rings, every_s = list(self._rings.values()), self._common.ring_check_interval
+        watch = partial(between_passes.watch_rings, self, self.peers, rings, every_s)
+        with between_passes.beside(self.workers.run, self.peers.watch, watch, partial(between_passes.keep_showing, self)):
             super().run_forever()
 
     def rest(self, seconds: float) -> None:
@@ -194,7 +194,12 @@ class PartitionDaemon(Daemon):
         """A server of this node took what belongs to another device; or a partition of ours may be short of something."""
         is_known = kind in (events.HANDOFF, events.PARTITION) and len(fields) == 3
         if is_known and fields[1].isdecimal() and fields[2].isdecimal():
-            self.enqueue((int(fields[1]), os.path.basename(fields[0]), int(fields[2])), Risk.DURABILITY, HINT_DELAY_S)
+            key = int(fields[1]), os.path.basename(fields[0]), int(fields[2])
+            if kind == events.PARTITION and key in self.queue:  # something is short, however long it was to rest
+                self.queue.put(key, key, Risk.DURABILITY, self.world.clock() + HINT_DELAY_S, key[1])
+                self.workers.kick()
+            else:
+                self.enqueue(key, Risk.DURABILITY, HINT_DELAY_S)
 
     def enqueue(self, key: Key, risk: int, delay_s: float = 0.0) -> None:
         """Have a partition looked at soon; an operator's or another module's wish, too."""
@@ -242,6 +247,7 @@ class PartitionDaemon(Daemon):
         if self.own_now(key) is None:
             self._failures.pop(key, None)
             self.handoffs.discard(key)
+            self.below_full.pop((key[0], key[2]), None)
             return
         self.care_for(key)
         self.show()

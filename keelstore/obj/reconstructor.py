@@ -106,6 +106,8 @@ class ObjectReconstructor(PartitionDaemon):
         found = [Look((policy.index, own.device, partition), own) for policy, ring in self._policies(only)
                  for own, partition in self.own_partitions(policy, ring, only)]
         self.world.random.shuffle(found)
+        if only.is_all:
+            self.handoffs &= {look.key for look in found}
         return found
 
     def plan(self, only: Selection) -> Iterator[Look | Repair]:
@@ -233,8 +235,6 @@ class ObjectReconstructor(PartitionDaemon):
     # -- between passes ------------------------------------------------------------------------------------------------
 
     def on_hint(self, kind: str, fields: tuple[str, ...]) -> None:
-        if kind == events.PARTITION:
-            kind = events.HANDOFF  # a reason to look, as that
         if kind == events.LOST:
             if len(fields) == 4 and fields[1].isdecimal() and fields[2].isdecimal() and self._calls < MAX_CALLS:
                 self._calls += 1

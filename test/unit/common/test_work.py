@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 
 import pytest
 from hypothesis import given
@@ -220,6 +221,26 @@ def test_a_lane_has_no_more_jobs_at_once_than_its_throttle_allows() -> None:
     done.wait(10)
     task.kill()
     assert most[0] == 2
+
+
+def test_a_busy_lane_does_not_keep_the_others_waiting() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    release, other = concurrency.Event(), concurrency.Event()
+
+    def carry_out(key: object, job: str) -> None:
+        if job.startswith("slow"):
+            release.wait(10)
+        else:
+            other.set()
+
+    workers = Workers(queue, carry_out, 8, LOG, time.monotonic, Throttle(1), lane_of=lambda job: job[:4])
+    now = time.monotonic()
+    for job, due_s in (("slow1", 0.0), ("slow2", 0.0), ("fast", now + 0.05)):
+        queue.put(job, job, due_s=due_s, lane=job[:4])
+    task = concurrency.spawn(workers.run)
+    other.wait(5)
+    release.set()
+    task.kill()
 
 
 def test_progress_by_device_has_what_is_left_and_when_it_was_done() -> None:
