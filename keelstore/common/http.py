@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl, quote
 
 from webob.acceptparse import AcceptValidHeader
 
-from keelstore.common.errors import BadRequest, RequestError
+from keelstore.common.errors import BackendError, BadRequest, RequestError, WaitTimeout
 from keelstore.common.headers import Headers, environ_key, header_of, is_true, title
 
 Environ = dict[str, Any]
@@ -421,6 +421,13 @@ def error_response(error: RequestError) -> Response:
         return Response(error.status, Headers(error.headers))
     return Response(error.status, Headers(error.headers), body=error.reason,
                     content_type=error.headers.get("Content-Type", "text/plain"))
+
+
+def failure_response(error: BaseException | None) -> Response:
+    """The answer where nothing has been sent yet: a RequestError's own, 503 where nodes failed, else 500 (without reason)."""
+    if isinstance(error, RequestError):
+        return error_response(error)
+    return Response(503 if isinstance(error, BackendError | WaitTimeout) else 500)
 
 
 def wsgify(handler: Callable[[Any, Request], Any]) -> Callable[..., Iterable[bytes]]:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from keelstore.common import concurrency
 from keelstore.common.concurrency import Stream
 from keelstore.common.errors import KeelstoreError, RequestError, WaitTimeout
-from keelstore.common.http import REASONS, error_response, status_line
+from keelstore.common.http import REASONS, failure_response, status_line
 from keelstore.common.httpanswer import make_head
 from keelstore.common.httpbody import Chunked, Fixed, Wire
 from keelstore.common.httpinput import NoBody, RequestBody, UnreadableBody
@@ -250,9 +250,9 @@ class Connection:
                 result = self.server.app(environ, self._start_response)
             except RequestError as error:
                 result = self._own_answer(error, environ)
-            except Exception:
+            except Exception as error:
                 self.server.logger.exception("%s failed", _shown(environ))
-                result = self._own_answer(None, environ)
+                result = self._own_answer(error, environ)
             if type(result) in (tuple, list) and self._status is not None:
                 try:
                     data = b"".join(result)
@@ -279,13 +279,14 @@ class Connection:
             self._linger()
         return False
 
-    def _own_answer(self, error: RequestError | None, environ: dict[str, Any]) -> list[bytes]:
-        """Our answer where the application failed: the error's status, or 500."""
+    def _own_answer(self, error: BaseException | None, environ: dict[str, Any]) -> list[bytes]:
+        """Our answer where the application failed: the error's status, 503 or 500."""
         self._status = None
-        if error is not None:
-            return list(error_response(error)(environ, self._start_response))
+        response = failure_response(error)
+        if isinstance(error, RequestError):
+            return list(response(environ, self._start_response))
         trans_id = environ.get("swift.trans_id") or make_trans_id()
-        self._start_response(status_line(500), [
+        self._start_response(status_line(response.status), [
             ("Content-Type", "text/plain"), ("X-Trans-Id", trans_id), ("X-Openstack-Request-Id", trans_id),
         ])
         return [b"An error occurred"]
@@ -340,7 +341,7 @@ class Connection:
             cause = error.__cause__
             if not isinstance(cause, KeelstoreError):
                 self.server.logger.error("%s: the answer cannot be sent: %s", _shown(environ), error)
-            data = b"".join(self._own_answer(cause if isinstance(cause, RequestError) else None, environ))
+            data = b"".join(self._own_answer(cause, environ))
             return self._send_whole(data, environ, body, False)
         self._head_sent = True
         if not body.ended and isinstance(body, RequestBody):

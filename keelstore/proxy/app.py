@@ -14,9 +14,17 @@ from keelstore.common import logs
 from keelstore.common.acl import ACL
 from keelstore.common.backend import Backend
 from keelstore.common.cluster import Cluster, load_cluster
-from keelstore.common.errors import BackendError, ClientDisconnect, ClientTimeout, RequestError
+from keelstore.common.errors import BackendError, ClientDisconnect, ClientTimeout, RequestError, WaitTimeout
 from keelstore.common.headers import is_true
-from keelstore.common.http import AUTHORIZE, TRANS_ID, Environ, Response, StartResponse, error_response
+from keelstore.common.http import (
+    AUTHORIZE,
+    TRANS_ID,
+    Environ,
+    Response,
+    StartResponse,
+    error_response,
+    failure_response,
+)
 from keelstore.common.info import ContainerInfo, container_info
 from keelstore.common.limits import is_valid_text
 from keelstore.common.mime import content_types
@@ -97,6 +105,9 @@ class ProxyApp:
             if self.stats and isinstance(error, (ClientDisconnect, ClientTimeout)):
                 self._count_lost_client(request, error)
             answer = error_response(error)
+        except (BackendError, WaitTimeout) as error:
+            self.logger.error("%s %s: %s (txn: %s)", request.method, request.path_quoted(), error, request.trans_id)
+            answer = failure_response(error)
         except Exception:
             self.stats.increment("errors")
             self.logger.exception("%s %s failed (txn: %s)", request.method, request.path_quoted(), request.trans_id)

@@ -342,6 +342,8 @@ class _FragmentPut:
                     app.repair.ask(index, self.part, self.path)
                     return None
                 note_failure(app, slot.node, "PUT", self.path, response.status)
+                if response.status >= 500:
+                    app.repair.ask(index, self.part, self.path)
                 return Answer(response.status, response.headers, body, slot.node)
 
             return run

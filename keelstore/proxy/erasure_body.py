@@ -359,8 +359,10 @@ class Fragments:
                 stream = self._opener.open(node, 0, 0, frozenset(held))
                 if stream is None:
                     continue
-                fragment = stream.read(size)
-                stream.close()
+                try:
+                    fragment = stream.read(size)
+                finally:
+                    stream.close()
                 self._codec.facts(fragment)
             except FAILURES:
                 continue

@@ -303,7 +303,11 @@ class _FragmentRead:
             if length:
                 answer.app_iter = read_range(0, length)
                 if length <= segment_size:
-                    answer.body, answer.app_iter = b"".join(answer.app_iter), None
+                    try:
+                        answer.body = b"".join(answer.app_iter)
+                    finally:
+                        fragments.close()  # a file of this process is let go by nobody else
+                    answer.app_iter = None
             else:
                 answer.body = b""
                 fragments.close()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from keelstore.common.errors import BackendError
-from keelstore.common.http import TRANS_ID, Environ, StartResponse, WSGIApp
+from keelstore.common.http import TRANS_ID, Environ, StartResponse, WSGIApp, failure_response, status_line
 from keelstore.common.logs import logger_for
 from keelstore.common.middleware.bodies import (
     Answer,
@@ -60,10 +60,13 @@ class CatchErrors:
             answer = Answer(self.app, environ)
             length = promised_length(answer.status, answer.headers, method)
             body = held_to(answer.body, length)
-        except Exception:
-            self.log.exception("Error: An error occurred", extra={"txn_id": trans_id})
+        except Exception as error:
+            if isinstance(error, BackendError):  # storage nodes failed: no fault of this program
+                self.log.error("Error: %s", error, extra={"txn_id": trans_id})
+            else:
+                self.log.exception("Error: An error occurred", extra={"txn_id": trans_id})
             text = b"An error occurred"
-            start_response("500 Internal Error", [
+            start_response(status_line(failure_response(error).status), [
                 ("Content-Type", "text/plain"), ("Content-Length", str(len(text))),
                 ("X-Trans-Id", trans_id), ("X-Openstack-Request-Id", trans_id)])
             return () if method == "HEAD" else (text,)

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import random
 import time
 from hashlib import md5
@@ -620,3 +621,13 @@ def test_case_X14_a_post_that_some_devices_missed_leaves_the_object_whole(cluste
         assert cluster.ask("GET", PATH, {"Range": "bytes=70000-140000"}).body == body[70000:140001]
         assert cluster.ask("HEAD", PATH, {"X-Newest": "true"}).headers["X-Object-Meta-A"] == "new"
         assert cluster.ask("GET", PATH, {"X-Newest": "true"}).headers["X-Object-Meta-A"] == "new"
+
+
+@pytest.mark.parametrize("size", [1000, 400_000, 900_000])
+def test_a_read_leaves_no_file_open(cluster, size):
+    cluster.ask("PUT", PATH, body=b"x" * size)
+    assert cluster.ask("GET", PATH).read() == b"x" * size  # what is kept open is open now
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        assert cluster.ask("GET", PATH).read() == b"x" * size
+    assert len(os.listdir("/proc/self/fd")) <= before
