@@ -29,7 +29,7 @@ from keelstore.common.middleware.s3api.lifecycle_plan import Due, Version
 from keelstore.common.middleware.s3api.lifecycle_rules import Rule
 from keelstore.common.middleware.s3api.metadata import DELETED_TYPE
 from keelstore.common.middleware.s3api.options import S3ApiOptions
-from keelstore.common.middleware.s3api.request import OBJECT_SYSMETA, S3Request
+from keelstore.common.middleware.s3api.request import S3Request
 from keelstore.common.middleware.s3api.target import Target
 from keelstore.common.middleware.s3api.versions import NULL, status_of
 from keelstore.common.names import HashPath
@@ -258,7 +258,7 @@ class ContainerLifecycle(Daemon):
         request = self._request(job, key)
         begun = upload.Upload(key, upload_id, Headers())
         names = [begun.marker]
-        if not self._is_complete(request, key, upload_id):
+        if not upload.is_complete(request, key, upload_id):
             names[:0] = [begun.part(number) for number in upload.parts(request, begun)]
         for name in names:
             response = request.swift("DELETE", request.segments, name)
@@ -269,21 +269,6 @@ class ContainerLifecycle(Daemon):
                 return False
         self._count("uploads")
         return True
-
-    def _is_complete(self, request: S3Request, key: str, upload_id: str) -> bool:
-        """Whether an object is made of the upload's parts, and only its marker was left: then they must stay."""
-        ids: list[str | None] = [None]
-        if status_of(request.bucket_info()):
-            ids += [str(entry.get("version_id") or NULL) for entry in versions_of(request, key)]
-        for version in ids:
-            query = {"version-id": version} if version is not None else {}
-            response = request.swift("HEAD", request.bucket, key, query=query)
-            response.close()
-            if response.status // 100 == 5:
-                raise S3Error("ServiceUnavailable", reason=f"head_{response.status}")
-            if response.headers.get(OBJECT_SYSMETA + "Upload-Id") == upload_id:
-                return True
-        return False
 
     def run_once(self, only: Selection = ALL) -> None:
         self.counts = dict.fromkeys(STATS, 0)

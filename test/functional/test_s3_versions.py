@@ -66,6 +66,54 @@ def read(s3: Any, bucket: str, **more: Any) -> bytes:
 # -- versions ----------------------------------------------------------------------------------------------------------
 
 
+def upload(s3: Any, bucket: str, body: bytes) -> tuple[str, str]:
+    """An object of one part: its version and its ETag."""
+    begun = s3.create_multipart_upload(Bucket=bucket, Key="k")["UploadId"]
+    part = s3.upload_part(Bucket=bucket, Key="k", UploadId=begun, PartNumber=1, Body=body)
+    done = s3.complete_multipart_upload(Bucket=bucket, Key="k", UploadId=begun,
+                                        MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]})
+    return done.get("VersionId", ""), done["ETag"]
+
+
+def test_a_delete_with_a_condition_leaves_the_parts_of_the_version_behind_it(s3: Any, bucket: str) -> None:
+    set_versioning(s3, bucket, "Enabled")
+    version, etag = upload(s3, bucket, b"parts" * 1000)
+    s3.delete_object(Bucket=bucket, Key="k", IfMatch=etag)
+    with refused("NoSuchKey"):
+        read(s3, bucket)
+    assert read(s3, bucket, VersionId=version) == b"parts" * 1000
+
+
+def test_a_bucket_that_may_not_go_keeps_the_parts_of_its_old_versions(s3: Any, bucket: str) -> None:
+    set_versioning(s3, bucket, "Enabled")
+    version, _ = upload(s3, bucket, b"parts" * 1000)
+    s3.delete_object(Bucket=bucket, Key="k")  # now there is nothing but a delete marker to be seen
+    with refused("BucketNotEmpty"):
+        s3.delete_bucket(Bucket=bucket)
+    assert read(s3, bucket, VersionId=version) == b"parts" * 1000
+
+
+def test_an_abort_after_all_leaves_what_was_completed(s3: Any, bucket: str, cluster: Store) -> None:
+    """As when the answer to Complete was lost, and with it the removal of the upload's marker."""
+    upload(s3, bucket, b"parts" * 1000)
+    account = cluster.login()
+    (manifest,) = account.get(bucket, "k", query="multipart-manifest=get").expect(200).json()
+    marker = manifest["name"].rpartition("/")[0].split("/", 2)[2]
+    account.put(f"{bucket}+segments", marker, headers={"Content-Type": "application/directory"}).expect(201)
+    with refused("NoSuchUpload"):
+        s3.abort_multipart_upload(Bucket=bucket, Key="k", UploadId=marker.rpartition("/")[2])
+    assert read(s3, bucket) == b"parts" * 1000
+
+
+def test_a_null_version_behind_a_newer_one_is_copied(s3: Any, bucket: str) -> None:
+    s3.put_object(Bucket=bucket, Key="k", Body=b"old")
+    set_versioning(s3, bucket, "Enabled")
+    s3.put_object(Bucket=bucket, Key="k", Body=b"new")
+    s3.copy_object(Bucket=bucket, Key="copy", CopySource={"Bucket": bucket, "Key": "k", "VersionId": "null"})
+    assert s3.get_object(Bucket=bucket, Key="copy")["Body"].read() == b"old"
+
+
+
 def test_what_was_before_versioning_is_null_and_stays_so(s3: Any, bucket: str) -> None:
     s3.put_object(Bucket=bucket, Key="k", Body=b"old")
     set_versioning(s3, bucket, "Enabled")

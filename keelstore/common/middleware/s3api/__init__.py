@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from keelstore.common.errors import RequestError
-from keelstore.common.http import Environ, Request, Response, StartResponse, WSGIApp, call_app
+from keelstore.common.http import INFOCACHE, Environ, Request, Response, StartResponse, WSGIApp, call_app
 from keelstore.common.middleware.s3api import access, authentication, cors, post_form
 from keelstore.common.middleware.s3api.anonymous import ANONYMOUS_KIND, bucket_of
 from keelstore.common.middleware.s3api.errors import S3Error
@@ -90,6 +90,7 @@ class S3Api:
 
     def _serve(self, environ: Environ, kind: str) -> Response:
         environ["swift.source"] = "S3"
+        environ.setdefault(INFOCACHE, {})  # what one of our requests learns serves the others
         resource, trans_id = environ["PATH_INFO"], environ.get("swift.trans_id", "")
         request: S3Request | None = None
         try:

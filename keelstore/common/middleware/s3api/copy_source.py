@@ -11,6 +11,7 @@ from keelstore.common.middleware.s3api import access, acl
 from keelstore.common.middleware.s3api.encrypting import check_key
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.etags import object_etag
+from keelstore.common.middleware.s3api.history import real_version
 from keelstore.common.middleware.s3api.outcome import error_of
 from keelstore.common.middleware.s3api.request import ETAG_IS_AT, S3Request
 from keelstore.common.middleware.s3api.sse import COPY_SOURCE, CustomerKey
@@ -84,7 +85,10 @@ def open_source(request: S3Request) -> CopySource:
         value = request.header(f"X-Amz-Copy-Source-{name}")
         if value:
             headers[name] = value
-    query = {"version-id": version} if version is not None and version_id_of(version) else {}
+    named = version
+    if version is not None and version_id_of(version):
+        version = real_version(request, key, version, bucket, account)
+    query = {"version-id": version} if version else {}
     response = request.swift("HEAD", bucket, key, account=account, headers=headers, query=query)
     response.close()
     if response.status == 404:
@@ -95,7 +99,7 @@ def open_source(request: S3Request) -> CopySource:
                 "InvalidRequest",
                 "The source of a copy request may not specifically refer to a delete marker by version id.",
             )
-        raise S3Error("NoSuchVersion" if version is not None else "NoSuchKey", Key=key, VersionId=version)
+        raise S3Error("NoSuchVersion" if version is not None else "NoSuchKey", Key=key, VersionId=named)
     if response.status in (304, 412):
         raise S3Error("PreconditionFailed", Condition="x-amz-copy-source-If")
     if not response.is_success:

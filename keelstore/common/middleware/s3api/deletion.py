@@ -62,7 +62,9 @@ def delete_object(
         takes_away = version is not None or status != ENABLED
         found = None
         if takes_away or conditions is not None:
-            found = _look(request, key, real, newest=conditions is not None, follow=not takes_away)
+            # Which copy is asked must not decide about a condition or a lock.
+            newest = conditions is not None or "s3api-object-lock" in info.sysmeta
+            found = _look(request, key, real, newest=newest, follow=not takes_away)
         marker = found is not None and is_marker(found)
         if conditions is not None:
             if found is None and status and version is None and current_marker(request, key) is not None:
@@ -77,7 +79,8 @@ def delete_object(
             return _suspended(request, key, found)
         if real == NULL and found is None:
             return Deleted(version)  # what is there, if anything, is another version
-        return _delete(request, key, version, real, found, info)
+        # Where only a marker comes nothing goes away, least of all the parts of what conditions looked at.
+        return _delete(request, key, version, real, found if takes_away else None, info)
 
 
 def _delete(

@@ -19,14 +19,16 @@ _PAGE: Final = 100
 _MAX_PAGES: Final = 1000
 
 
-def versions_of(request: S3Request, key: str) -> Iterator[dict[str, Any]]:
+def versions_of(
+    request: S3Request, key: str, bucket: str | None = None, account: str | None = None
+) -> Iterator[dict[str, Any]]:
     """The entries of a key in the listing of versions, newest first; none when they cannot be listed."""
     marker = ""
     for _ in range(_MAX_PAGES):
         query = {"versions": "", "prefix": key, "format": "json", "limit": str(_PAGE)}
         if marker:
             query |= {"marker": key, "version_marker": marker}
-        response = request.swift("GET", request.bucket, query=query)
+        response = request.swift("GET", bucket or request.bucket, query=query, account=account)
         if not response.is_success:
             response.drain()
             return
@@ -52,18 +54,22 @@ def current_marker(request: S3Request, key: str) -> str | None:
     return id_of(newest) if newest is not None and is_marker(newest) else None
 
 
-def real_version(request: S3Request, key: str, version: str | None) -> str | None:
+def real_version(
+    request: S3Request, key: str, version: str | None, bucket: str | None = None, account: str | None = None
+) -> str | None:
     """What Swift calls the version that a client named: ``null`` may be one that is kept beside a newer one."""
     if version != NULL:
         return version
-    info = request.bucket_info()
+    info = request.bucket_info(bucket, account)
     if not has_nulls(info):
         return NULL
-    response = request.swift("HEAD", request.bucket, key, query={"version-id": NULL, "symlink": "get"})
+    query = {"version-id": NULL, "symlink": "get"}
+    response = request.swift("HEAD", bucket or request.bucket, key, query=query, account=account)
     response.close()
     if response.is_success:
         return NULL
-    return next((found for entry in versions_of(request, key) if is_null(found := id_of(entry), info)), NULL)
+    found = (id_of(entry) for entry in versions_of(request, key, bucket, account))
+    return next((name for name in found if is_null(name, info)), NULL)
 
 
 def forget_nulls(request: S3Request, key: str) -> None:

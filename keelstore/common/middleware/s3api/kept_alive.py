@@ -6,6 +6,7 @@ inside it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -15,6 +16,7 @@ from keelstore.common.http import Response
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.xml import DECLARATION
 
+_log = logging.getLogger("keelstore.s3api")
 SILENT_S: Final = 10.0
 EVERY_S: Final = 5.0
 
@@ -58,5 +60,6 @@ def _waiting(result: concurrency.Event, resource: str, request_id: str) -> Itera
         if isinstance(outcome, RequestError):
             outcome = S3Error("InvalidRequest", outcome.reason)
         elif not isinstance(outcome, S3Error):
+            _log.error("what was answered late failed (txn: %s)", request_id, exc_info=outcome)
             outcome = S3Error("InternalError")
         yield outcome.to_xml(resource, request_id, declare=False)

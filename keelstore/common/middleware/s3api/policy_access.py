@@ -23,6 +23,7 @@ from keelstore.common.middleware.s3api.bucket_policy import (
     read,
 )
 from keelstore.common.middleware.s3api.errors import S3Error
+from keelstore.common.middleware.s3api.history import real_version
 from keelstore.common.middleware.s3api.public_access import public_access_of
 from keelstore.common.middleware.s3api.request import S3Request
 
@@ -141,6 +142,7 @@ class Facts:
     def _read(self) -> Headers:
         request = self._request
         version = request.query.get("versionId") if self._key == request.target.key else None
+        version = real_version(request, self._key or "", version, self._bucket, self._account)
         query = {"version-id": version} if version else {}
         response = request.swift("HEAD", self._bucket, self._key, query=query, account=self._account)
         response.close()

@@ -23,12 +23,12 @@ def head(request: S3Request, version: str | None, newest: bool = False) -> Respo
     return response
 
 
-def headers_of(request: S3Request) -> tuple[Headers, str | None]:
+def headers_of(request: S3Request, newest: bool = False) -> tuple[Headers, str | None]:
     """Headers of the object that the request is about, and the version it names. Raises S3Error when there is none."""
     version = version_id_of(request.query.get("versionId"))
     if version is not None and version != "null" and "versions-enabled" not in request.bucket_info().sysmeta:
         raise S3Error("NoSuchVersion", Key=request.key, VersionId=version)
-    response = head(request, version)
+    response = head(request, version, newest)
     if not response.is_success:
         raise not_there(request, response, version)
     return response.headers, version

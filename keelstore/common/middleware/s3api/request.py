@@ -157,7 +157,7 @@ class S3Request:
 
     def forget(self) -> None:
         """After the bucket was changed: what this request knew of it."""
-        self.environ.pop(INFOCACHE, None)
+        self.environ[INFOCACHE] = {}
 
     # -- to the right ------------------------------------------------------------------------------------------------
 

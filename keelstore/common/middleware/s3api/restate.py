@@ -7,13 +7,16 @@ It keeps the time of what is there, so Last-Modified and listings stay as they a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 from keelstore.common.headers import Headers
 from keelstore.common.middleware.authorizing import denial
 from keelstore.common.middleware.s3api.errors import S3Error
+from keelstore.common.middleware.s3api.exclusive import exclusive
 from keelstore.common.middleware.s3api.outcome import check
+from keelstore.common.middleware.s3api.reading import headers_of
 from keelstore.common.middleware.s3api.request import S3Request
 from keelstore.common.middleware.versioned_writes.names import NULL, hidden_container, version_name
 from keelstore.common.timestamp import Timestamp
@@ -33,8 +36,18 @@ _TRANSIENT: Final = "X-Object-Transient-Sysmeta-"
 _CRYPTO: Final = "X-Object-Transient-Sysmeta-Crypto-"
 
 
+@contextmanager
+def to_restate(request: S3Request) -> Iterator[Headers]:
+    """The headers of the object, of all its copies the newest, while nobody else restates it. Raises S3Error.
+
+    What one copy has missed, or another request changes meanwhile, would be taken away by who sends on what he has read.
+    """
+    with exclusive(request.environ, request.account, request.bucket, request.key):
+        yield headers_of(request, newest=True)[0]
+
+
 def restate(request: S3Request, headers: Headers, changes: Mapping[str, str]) -> None:
-    """``headers``: of the object, as its HEAD (of that version) gave them. ``changes``: headers to set; '' takes one away.
+    """``headers``: of the object, from ``to_restate``. ``changes``: headers to set; '' takes one away.
 
     Raises S3Error.
     """

@@ -12,8 +12,10 @@ from typing import Any, Final
 
 from keelstore.common.headers import Headers
 from keelstore.common.middleware.s3api.errors import S3Error
+from keelstore.common.middleware.s3api.history import id_of, versions_of
 from keelstore.common.middleware.s3api.outcome import check
 from keelstore.common.middleware.s3api.request import OBJECT_SYSMETA, S3Request
+from keelstore.common.middleware.s3api.versions import status_of
 
 MARKER_TYPE: Final = "application/directory"
 CHECKSUM_KIND: Final = OBJECT_SYSMETA + "Checksum-Kind"  # on a marker: algorithm;type
@@ -21,6 +23,22 @@ CHECKSUM: Final = OBJECT_SYSMETA + "Checksum"
 _ID = re.compile(r"[A-Za-z0-9_.~-]{1,128}\Z")
 ID_LENGTH: Final = 48
 _PAGE = 1000
+
+
+def is_complete(request: S3Request, key: str, upload_id: str) -> bool:
+    """Whether an object is made of the upload's parts, and only its marker was left: then they must stay. Raises S3Error."""
+    ids: list[str | None] = [None]
+    if status_of(request.bucket_info()):
+        ids += [id_of(entry) for entry in versions_of(request, key)]
+    for version in ids:
+        query = {"version-id": version} if version is not None else {}
+        response = request.swift("HEAD", request.bucket, key, query=query)
+        response.close()
+        if response.status // 100 == 5:
+            raise S3Error("ServiceUnavailable", reason=f"head_{response.status}")
+        if response.headers.get(OBJECT_SYSMETA + "Upload-Id") == upload_id:
+            return True
+    return False
 
 
 def new_id() -> str:

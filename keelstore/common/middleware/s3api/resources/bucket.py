@@ -105,13 +105,10 @@ def head(request: S3Request) -> Response:
 
 
 def delete(request: S3Request) -> Response:
-    found = check(request, request.swift("HEAD", request.bucket))
-    found.close()
-    if int(found.headers.get("X-Container-Object-Count", "0")):
-        raise S3Error("BucketNotEmpty", BucketName=request.bucket)
-    info = request.bucket_info()
-    _delete_segments(request)
+    info, segments = request.bucket_info(), request.container_info(request.segments)
     check(request, request.swift("DELETE", request.bucket)).drain()
+    if segments.status != 404:
+        _delete_segments(request)  # not before: until the bucket is gone its objects may be made of them
     documents.forget(request, info)
     if request.index is not None:
         request.index.release(request.environ, request.bucket, request.account)

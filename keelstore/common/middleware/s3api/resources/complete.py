@@ -22,7 +22,7 @@ from keelstore.common.middleware.s3api.request import OBJECT_SYSMETA, S3Request
 from keelstore.common.middleware.s3api.resources.tagging import OBJECT_TAGS
 from keelstore.common.middleware.s3api.routing import OBJECT, Route
 from keelstore.common.middleware.s3api.stored_checksum import stored_checksum
-from keelstore.common.middleware.s3api.upload import CHECKSUM, Part, Upload, find, parts, upload_id_of
+from keelstore.common.middleware.s3api.upload import CHECKSUM, Part, Upload, find, is_complete, parts, upload_id_of
 
 MAX_BODY: Final = 4 << 20
 HEADS_AT_ONCE: Final = 8
@@ -120,7 +120,7 @@ def _complete(request: S3Request, upload_id: str, wishes: Sequence[Wish]) -> Res
     if response.status == 404:
         raise error_of(request, response)
     check(request, response).drain()
-    check(request, request.swift("DELETE", request.segments, upload.marker), 404).drain()
+    request.swift("DELETE", request.segments, upload.marker).drain()  # whatever came of it: the object is whole
     return _answer(request, etag, response.headers, checksum, kind)
 
 
@@ -273,6 +273,9 @@ def _answer(request: S3Request, etag: str, headers: Headers, checksum: str, kind
 
 def abort(request: S3Request) -> Response:
     upload = find(request)
+    if is_complete(request, request.key, upload.upload_id):
+        request.swift("DELETE", request.segments, upload.marker).drain()
+        raise S3Error("NoSuchUpload", UploadId=upload.upload_id)
     for number in parts(request, upload):
         check(request, request.swift("DELETE", request.segments, upload.part(number)), 404).drain()
     check(request, request.swift("DELETE", request.segments, upload.marker), 404).drain()

@@ -17,7 +17,7 @@ from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.outcome import change_bucket
 from keelstore.common.middleware.s3api.reading import headers_of
 from keelstore.common.middleware.s3api.request import CONTAINER_SYSMETA, S3Request
-from keelstore.common.middleware.s3api.restate import restate
+from keelstore.common.middleware.s3api.restate import restate, to_restate
 from keelstore.common.middleware.s3api.routing import BUCKET, OBJECT, OWNER, Route
 from keelstore.common.middleware.s3api.versions import ENABLED, status_of
 from keelstore.common.middleware.s3api.xml import Writer
@@ -150,10 +150,10 @@ def put_retention(request: S3Request) -> Response:
     now_s, wanted = time.time(), None
     if next(document.children(), None) is not None:  # an empty document takes the retention away
         wanted = locks.retention(document.value("Mode"), document.value("RetainUntilDate"), now_s)
-    headers, _ = headers_of(request)
-    if not locks.may_change(locks.retention_of(headers), wanted, now_s, bypasses(request)):
-        raise S3Error("AccessDenied", PROTECTED)
-    restate(request, headers, {locks.CHANGED_RETENTION: wanted.encode() if wanted is not None else "none"})
+    with to_restate(request) as headers:
+        if not locks.may_change(locks.retention_of(headers), wanted, now_s, bypasses(request)):
+            raise S3Error("AccessDenied", PROTECTED)
+        restate(request, headers, {locks.CHANGED_RETENTION: wanted.encode() if wanted is not None else "none"})
     return Response(200, body=b"")
 
 
@@ -174,8 +174,8 @@ def put_legal_hold(request: S3Request) -> Response:
     status = request.read_xml("LegalHold", MAX_BODY, "MalformedXML").value("Status")
     if status not in ("ON", "OFF"):
         raise S3Error("MalformedXML")
-    headers, _ = headers_of(request)
-    restate(request, headers, {locks.CHANGED_LEGAL_HOLD: status})
+    with to_restate(request) as headers:
+        restate(request, headers, {locks.CHANGED_LEGAL_HOLD: status})
     return Response(200, body=b"")
 
 

@@ -15,7 +15,7 @@ from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.outcome import change_bucket
 from keelstore.common.middleware.s3api.reading import headers_of
 from keelstore.common.middleware.s3api.request import CONTAINER_SYSMETA, S3Request
-from keelstore.common.middleware.s3api.restate import restate
+from keelstore.common.middleware.s3api.restate import restate, to_restate
 from keelstore.common.middleware.s3api.routing import BUCKET, OBJECT, OWNER, Route
 from keelstore.common.middleware.s3api.versions import shown_version
 
@@ -51,15 +51,15 @@ def get_object_tags(request: S3Request) -> Response:
 
 def put_object_tags(request: S3Request) -> Response:
     found = tags.of_document(request.read_xml("Tagging", MAX_BODY), tags.MAX_OBJECT_TAGS)
-    headers, _ = headers_of(request)
-    restate(request, headers, {OBJECT_TAGS: tags.encode(found)})
+    with to_restate(request) as headers:
+        restate(request, headers, {OBJECT_TAGS: tags.encode(found)})
     return Response(200, _shown(request, headers), body=b"")
 
 
 def delete_object_tags(request: S3Request) -> Response:
-    headers, _ = headers_of(request)
-    if OBJECT_TAGS in headers:
-        restate(request, headers, {OBJECT_TAGS: ""})
+    with to_restate(request) as headers:
+        if OBJECT_TAGS in headers:
+            restate(request, headers, {OBJECT_TAGS: ""})
     return Response(204, _shown(request, headers))
 
 
