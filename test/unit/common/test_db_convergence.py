@@ -31,7 +31,9 @@ def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemons]:
     cluster.close()
 
 
-rows = st.tuples(st.sampled_from(["a", "b"]), st.integers(1, 5), st.booleans())
+# Even times are writes, odd ones deletions: by the hash of names and times that replicas compare, and whose form is given, a write
+# and a deletion of the same moment are the same.
+rows = st.tuples(st.sampled_from(["a", "b"]), st.integers(2, 9)).map(lambda row: (*row, bool(row[1] % 2)))
 events = st.lists(st.tuples(st.sets(st.integers(0, 2)), rows), max_size=8)
 states = st.lists(st.tuples(st.sets(st.integers(0, 2)), st.sampled_from(["put", "delete", "set", "unset"]), st.integers(1, 5)), max_size=5)
 
@@ -120,11 +122,5 @@ def test_accounts(daemons: Daemons, events: Any, seed: int) -> None:
     for broker in brokers:
         broker.close()
     replicate(daemons, replicas, seed)
-    states_of = [replicas.state(node) for node in replicas.primaries]
-    names = [sorted(row[0] for row in state["rows"] if not row[5]) for state in states_of]
-    sure = {name for name in put if put[name] > deleted.get(name, 0)}
-    gone = {name for name in deleted if deleted[name] > put.get(name, 0)}
-    for listed in names:  # where both happened at the same moment, either is right
-        assert sure <= set(listed) and not gone & set(listed)
-    if not any(put.get(name) == deleted.get(name) for name in put):
-        assert states_of[0] == states_of[1] == states_of[2]
+    assert replicas.agree()
+    assert replicas.names(replicas.primaries[0]) == sorted(name for name in put if put[name] > deleted.get(name, 0))
