@@ -156,10 +156,11 @@ FIGURES: Final = (
         "unrecoverable",
         DANGER,
         "unrecoverable",
-        "{objects} with too few fragments to be rebuilt",
+        "at least {objects} with too few fragments to be rebuilt",
         "too many of their devices are away or lost",
         "bring back nodes and devices; {daemon}'s log names the objects",
         _length,
+        max,
     ),
     Figure(
         "braked",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from keelstore.cli.problems import DANGER, WARNING, Problem, listed
-from keelstore.cli.view import Process, RingFacts, Server, View, ordered
+from keelstore.cli.view import Process, RingFacts, Server, View, is_number, ordered
 
 NEARLY_FULL: Final = 0.90
 CLOCK_WARN_S, CLOCK_DANGER_S = 1.0, 10.0
@@ -279,9 +279,9 @@ def _quarantined(view: View) -> Iterator[Problem]:
             WARNING if is_restored else DANGER,
             "quarantined",
             f"{device.shown}: {count} put aside as damaged ({kinds})",
-            "an auditor or a read found it wrong; replication has been round since and brought good copies"
+            "an auditor or a read found it wrong; replication has been round since and brought what is good"
             if is_restored
-            else "an auditor or a read found it wrong; replication has not been round since, so a copy is lacking",
+            else "an auditor or a read found it wrong; replication has not been round since: a copy or fragment is lacking",
             f"there: ls -R {device.path}/quarantined | head; remove what you have looked at; check the disk: smartctl, dmesg",
             device.node,
             device.name,
@@ -290,16 +290,23 @@ def _quarantined(view: View) -> Iterator[Problem]:
 
 
 def _was_round_since(view: View, kind: str, moment: float | None) -> bool:
-    """Whether every server of a role has begun and ended a replication pass after ``moment``."""
-    role = kind.partition("-")[0].removesuffix("s")
-    passes = [server.health["cached"] for server in view.servers_of(role) if server.health]
+    """Whether every server of a ring has begun and ended a pass after ``moment`` that brings back what ``kind`` lacks: of the
+    replicator, or of the reconstructor where fragments are stored.
+    """
+    name, dash, index = kind.partition("-")
+    role = name.removesuffix("s")
+    ring = view.rings.get(f"{role}{dash}{index}")
+    addresses = {address for address, _, _ in ring.devices} if ring is not None else None
+    work = "object_reconstruction" if ring is not None and ring.stores_fragments else "replication"
+    unit_s = 60 if role == "object" else 1  # passes over objects are told in minutes
+    passes = [
+        server.health["cached"]
+        for server in view.servers_of(role)
+        if server.health and (addresses is None or server.address in addresses)
+    ]
     for told in passes:
-        last, minutes = told.get("replication_last"), told.get("replication_time")
-        if (
-            not isinstance(last, (int, float))
-            or not isinstance(minutes, (int, float))
-            or last - minutes * 60 <= (moment or 0)
-        ):
+        last, took = told.get(f"{work}_last"), told.get(f"{work}_time")
+        if not is_number(last) or not is_number(took) or last - took * unit_s <= (moment or 0):
             return False
     return bool(passes)
 

@@ -32,6 +32,7 @@ class RingFacts:
     md5: str
     devices: tuple[tuple[Address, str, float], ...]  # address of the server, device, weight
     replicas: float
+    stores_fragments: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,7 @@ def read_rings(swift_dir: str) -> tuple[dict[str, RingFacts], list[str]]:
     """The rings of a configuration directory, and what is wrong with them. Raises ConfigError."""
     cluster = load_cluster(swift_dir)
     found, problems = {}, []
+    of_fragments = {policy.ring_name for policy in cluster.policies if policy.stores_fragments}
     for name in ("account", "container", *(policy.ring_name for policy in cluster.policies)):
         path = cluster.ring_path(name)
         if not os.path.exists(path):
@@ -127,7 +129,7 @@ def read_rings(swift_dir: str) -> tuple[dict[str, RingFacts], list[str]]:
         try:
             with open(path, "rb") as file:
                 digest = md5(file.read(), usedforsecurity=False).hexdigest()
-            found[name] = facts_of(name, digest, RingFile(path).current())
+            found[name] = facts_of(name, digest, RingFile(path).current(), name in of_fragments)
         except (RingError, OSError) as error:
             problems.append(str(error))
     if not found:
@@ -135,9 +137,9 @@ def read_rings(swift_dir: str) -> tuple[dict[str, RingFacts], list[str]]:
     return found, problems
 
 
-def facts_of(name: str, digest: str, ring: Ring) -> RingFacts:
+def facts_of(name: str, digest: str, ring: Ring, stores_fragments: bool = False) -> RingFacts:
     devices = tuple(((node.ip, node.port), node.device, node.weight) for node in ring.nodes)
-    return RingFacts(name, name.partition("-")[0], digest, devices, ring.replica_count)
+    return RingFacts(name, name.partition("-")[0], digest, devices, ring.replica_count, stores_fragments)
 
 
 def server_of(role: str, reply: Reply, node: str) -> Server:

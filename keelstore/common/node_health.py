@@ -10,10 +10,12 @@
      "rings": {"object": {"md5": "...", "changed": 1700000000.0}}, "cluster_file_md5": "...",
      "daemons": {"object-replicator": {"pid": n, "alive": true, "at": t, "running": ..., what it leaves for recon}},
      "cached": {"async_pending": ..., "async_pending_last": ..., "drive_audit_errors": ...,
-                "replication_last": ..., "replication_time": ...}}
+                "replication_last": ..., "replication_time": ...,
+                "object_reconstruction_last": ..., "object_reconstruction_time": ...}}
 
-Times are seconds since the epoch by the node's clock. Keys may be added; what is there keeps its meaning. Nothing in it is
-secret, and no name of an account, container or object is in it.
+Times are seconds since the epoch by the node's clock; what passes over objects took (``replication_time`` of object servers,
+``object_reconstruction_time``) is in minutes, and what those over databases took in seconds, as in the field's recon files. Keys
+may be added; what is there keeps its meaning. Nothing in it is secret, and no name of an account, container or object is in it.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ def health(role: str, recon_cache: str, devices: str, mount_check: bool, reserve
         "cached": {
             "async_pending": object_cache.get("async_pending"), "async_pending_last": object_cache.get("async_pending_last"),
             "drive_audit_errors": drive_cache.get("drive_audit_errors"),
-            "replication_last": own_cache.get("replication_last"), "replication_time": own_cache.get("replication_time"),
+            **{name: own_cache.get(name) for name in ("replication_last", "replication_time", "object_reconstruction_last",
+                                                      "object_reconstruction_time")},
         },
     }  # fmt: skip
 

@@ -42,6 +42,7 @@ from keelstore.obj.ssync.protocol import SsyncError
 
 HASHED_APART: Final = 262144  # bytes of a segment from which on its hashing is worth a native thread
 MAX_KNOWN_BAD: Final = 10_000
+UNBUILDABLE_AFTER_S: Final = 60.0  # an object this young may still be on its way to its devices
 BAD_FOR_S: Final = 10.0  # how long an object is left alone that turned out wrong in mid-stream
 
 
@@ -120,6 +121,7 @@ class Rebuilder:
                  quarantine: Callable[[Place, str], bool], user_agent: str = "object-reconstructor"):
         self._peers, self._options, self._log, self._clock, self._quarantine = peers, options, log, clock, quarantine
         self._agent = user_agent
+        self.unbuildable: dict[tuple[str, str], float] = {}  # objects with too few fragments, and when that was last seen
         self._bad: dict[tuple[str, str], float] = {}  # objects whose rebuild broke off in mid-stream: not before this time
         self.objects = self.bytes = self.failures = 0
 
@@ -146,10 +148,15 @@ class Rebuilder:
                 rebuilt = Rebuilt(self, key, opened, codec_for(policy.scheme, policy.ndata, policy.nparity), gathering, fetch,
                                   policy.segment_size)
                 rebuilt.begin()
+                self.unbuildable.pop(key, None)
                 return rebuilt
-            self._give_up(opened, gathering, fetch, policy, fragment, is_candidate, mine, age_s)
+            if self._give_up(opened, gathering, fetch, policy, fragment, is_candidate, mine, age_s):
+                self._has_too_few(key, age_s)
+            else:
+                self.unbuildable.pop(key, None)
         except Unbuildable as error:
             self.failures += 1
+            self._has_too_few(key, age_s)
             self._log.error("%s of %s cannot be rebuilt: %s", f"fragment #{fragment}", opened.place.name, error)
         except BaseException:
             fetch.close()
@@ -158,10 +165,11 @@ class Rebuilder:
         return None
 
     def _give_up(self, opened: StoredObject, gathering: Gathering, fetch: _Fetch, policy: ErasureCodingPolicy, fragment: int,
-                 is_candidate: bool, mine: int, age_s: float) -> None:
+                 is_candidate: bool, mine: int, age_s: float) -> bool:
+        """Say why; whether the object is still to be had here, and so lacks fragments."""
         if gathering.deleted:
             self._log.info("%s is deleted elsewhere: fragment #%d is not rebuilt", opened.place.name, fragment)
-            return
+            return False
         self.failures += 1
         self._log.error("Unable to get enough responses %s to reconstruct %s policy %d frag#%d of %s at %s",
                         gathering.describe(is_candidate), "durable" if opened.found.durable else "non-durable", policy.index,
@@ -171,6 +179,16 @@ class Rebuilder:
                 and fetch.is_unknown_at_home()):
             if self._quarantine(opened.place, f"Solitary fragment #{mine}"):
                 self._log.warning("Quarantined object %s: Solitary fragment #%d", opened.place.directory, mine)
+                return False
+        return True
+
+    def _has_too_few(self, key: tuple[str, str], age_s: float) -> None:
+        if age_s > UNBUILDABLE_AFTER_S and (key in self.unbuildable or len(self.unbuildable) < MAX_KNOWN_BAD):
+            self.unbuildable[key] = self._clock()
+
+    def forget_unbuildable(self, before_s: float) -> None:
+        """A pass has looked at everything since: what it did not find wanting is rebuilt, or gone from here."""
+        self.unbuildable = {key: seen_s for key, seen_s in self.unbuildable.items() if seen_s >= before_s}
 
     def broke_off(self, key: tuple[str, str]) -> None:
         """What was half sent was wrong: the next sessions leave it out, so that others go on; after that every server is to

@@ -268,6 +268,7 @@ class ObjectReconstructor(PartitionDaemon):
             "fragments_missing": sum(self.below_full.values()), "most_missing": max(self.below_full.values(), default=0),
             "queued": len(self.queue) + len(self._found), "fragments_rebuilt": self.rebuilder.objects,
             "bytes_rebuilt": self.rebuilder.bytes, "rebuilds_failed": self.rebuilder.failures,
+            "unrecoverable": len(self.rebuilder.unbuildable),
             "objects_sent": self.sessions.objects_sent, "bytes_sent": self.sessions.bytes_sent,
             "fragments_removed": self.work.fragments_removed, "failures": self.stats["failure"],
             "peers_down": sorted(f"{ip}:{port}" for ip, port in self.peers.down),
@@ -277,6 +278,7 @@ class ObjectReconstructor(PartitionDaemon):
         super().after_pass(only, took_s)
         if only.is_all:
             now, minutes = self.world.clock(), took_s / 60
+            self.rebuilder.forget_unbuildable(now - took_s)
             if self.share is None:
                 self.world.leave("object", {"object_reconstruction_time": minutes, "object_reconstruction_last": now})
             else:

@@ -105,6 +105,24 @@ def test_what_may_be_wrong_with_a_device(devices: dict[str, Any], code: str, sev
     assert (problem.code, problem.severity, problem.node, problem.device) == (code, severity, "node 2", "d2")
 
 
+@pytest.mark.parametrize("kind,cached,severity", [
+    ("objects", {"replication_last": NOW - 60, "replication_time": 5.0}, DANGER),  # minutes: it began before
+    ("containers", {"replication_last": NOW - 60, "replication_time": 5.0}, WARNING),  # seconds
+    ("objects-1", {"replication_last": NOW, "replication_time": 0.0}, DANGER),  # the replicator brings no fragments
+    ("objects-1", {"object_reconstruction_last": NOW - 10, "object_reconstruction_time": 0.5}, WARNING),
+    ("objects-1", {"object_reconstruction_last": NOW - 10, "object_reconstruction_time": 5.0}, DANGER),
+    ("objects-1", {"object_reconstruction_last": "x", "object_reconstruction_time": None}, DANGER),
+])
+def test_what_was_put_aside_is_judged_by_the_passes_of_who_brings_it_back(kind: str, cached: dict[str, Any], severity: str) -> None:
+    view = cluster()
+    rings = {**view.rings, "object-1": replace(view.rings["object"], name="object-1", stores_fragments=True)}
+    bad = {"d1": device(), "d2": device(quarantined={kind: 1}, quarantined_at=NOW - 200)}
+    servers = [replace(server, health={**server.health, "cached": cached, "devices": bad if server.node == "node 2" else server.devices,
+                                       "rings": {**server.health["rings"], "object-1": {"md5": "m"}}}) for server in view.servers]
+    problem = only(replace(view, rings=rings, servers=servers))
+    assert (problem.code, problem.severity) == ("quarantined", severity)
+
+
 def test_a_small_store_has_empty_devices_by_chance() -> None:
     few = {"d1": device(partitions={"objects": 5}), "d2": device(partitions={})}
     assert diagnose(cluster(node1={"devices": few}, node2={"devices": few}, node3={"devices": few})) == []
@@ -136,6 +154,7 @@ def with_figures(**figures: Any) -> dict[str, Any]:
     ({"handoff_partitions": 5}, "handoffs", WARNING, "5 partitions"),
     ({"braked": {"d2": "6 of 100 are wrong"}}, "auditor-stopped", DANGER, "1 device"),
     ({"oldest": NOW - 7200}, "updates-late", WARNING, "2 hours"),
+    ({"unrecoverable": 3}, "unrecoverable", DANGER, "3 objects"),
     ({"lag_s": 10 * 86400.0}, "expiry-late", WARNING, "10 days"),
     ({"alive": False}, "daemon-down", DANGER, "object-replicator"),
     ({"begun": NOW - 90_000}, "daemon-late", DANGER, "25 hours"),

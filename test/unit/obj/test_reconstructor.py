@@ -75,10 +75,17 @@ def test_no_more_than_parity_may_be_lost_and_then_nothing_is_done(filled: Fragme
     filled.drop(name, *places)
     before = filled.fragments(name)
     with caplog.at_level(logging.ERROR):
-        filled.run()
+        runs = filled.run()
     assert filled.fragments(name) == before
     assert "Unable to get enough responses (3/4 from 3 ok responses)" in caplog.text
     assert filled.get(name)[0] == 503
+    assert [run.figures()["unrecoverable"] for run in runs] == [0] * 4  # it might have been written a moment ago
+    filled.clock.ahead_s = 100
+    runs = filled.run()
+    assert max(run.figures()["unrecoverable"] for run in runs) == 1
+    for run in runs:
+        run.rebuilder.forget_unbuildable(filled.clock() + 1)
+        assert run.figures()["unrecoverable"] == 0
 
 
 def test_a_fragment_without_its_commit_is_made_durable_in_place(filled: Fragmented) -> None:
