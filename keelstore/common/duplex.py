@@ -10,8 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from keelstore.common import concurrency
-from keelstore.common.concurrency import Stream
+from keelstore.common import concurrency, sockets
 from keelstore.common.errors import BackendError, BackendTimeout, WaitTimeout
 from keelstore.common.headers import Headers
 from keelstore.common.http import BODYLESS, Response, WSGIApp, call_app
@@ -20,6 +19,7 @@ from keelstore.common.httpclient import MAX_INTERIM, make_head, read_head
 from keelstore.common.httpinput import FileLike
 from keelstore.common.httpparse import CHUNKED, ProtocolError
 from keelstore.common.localcall import Pipe, make_environ
+from keelstore.common.sockets import Stream
 
 Address = tuple[str, int]
 _ERRORS = (OSError, EOFError, WaitTimeout, ProtocolError)
@@ -165,7 +165,7 @@ def http_duplex(
     what = f"{method} {path[:200]}"
     try:
         head = make_head(address, method, path, headers, "", "Transfer-Encoding: chunked\r\n")
-        stream = concurrency.connect(address, conn_timeout_s, timeout_s)
+        stream = sockets.connect(address, conn_timeout_s, timeout_s)
     except (*_ERRORS, ValueError) as error:
         kind = BackendTimeout if isinstance(error, WaitTimeout) else BackendError
         raise kind(f"{what}: {error or type(error).__name__}", node=address) from error

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from keelstore.common.concurrency import Stream
 from keelstore.common.httpparse import MAX_CHUNK_LINE, MAX_TRAILERS, ProtocolError, check_trailer, parse_chunk_line
+from keelstore.common.sockets import Stream
 
 CHUNK = 65536
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 from urllib.parse import quote
 
-from keelstore.common import concurrency
+from keelstore.common import sockets
 from keelstore.common.errors import BackendError, BackendTimeout, WaitTimeout
 from keelstore.common.headers import Headers
 from keelstore.common.http import Response
@@ -178,7 +178,7 @@ class HttpClient:
             failed(error, address, what)
 
     def _connect(self, address: Address, timeout_s: float | None) -> Wire:
-        return Wire(concurrency.connect(address, self.conn_timeout_s, timeout_s))
+        return Wire(sockets.connect(address, self.conn_timeout_s, timeout_s))
 
     def _exchange(
         self, wire: Wire, address: Address, method: str, head: bytes, body: bytes, timeout_s: float | None

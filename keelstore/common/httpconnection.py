@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from keelstore.common import concurrency
-from keelstore.common.concurrency import Stream
 from keelstore.common.errors import KeelstoreError, RequestError, WaitTimeout
 from keelstore.common.http import REASONS, failure_response, status_line
 from keelstore.common.httpanswer import make_head
@@ -31,6 +30,7 @@ from keelstore.common.httpinput import NoBody, RequestBody, UnreadableBody
 from keelstore.common.httpparse import CHUNKED, MAX_HEAD, UNKNOWN, ProtocolError, parse_request
 from keelstore.common.proxyprotocol import MAX_LINE, parse_proxy_line
 from keelstore.common.relay import Arrived, send_on
+from keelstore.common.sockets import Stream
 from keelstore.common.transid import make_trans_id
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from keelstore.common import concurrency
-from keelstore.common.concurrency import Stream
+from keelstore.common import concurrency, sockets
 from keelstore.common.errors import WaitTimeout
 from keelstore.common.http import WSGIApp
 from keelstore.common.httpconnection import Connection
 from keelstore.common.limits import Limits
 from keelstore.common.metrics import Meter
 from keelstore.common.options import not_negative, option, parse, positive
+from keelstore.common.sockets import Stream
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Server:
         self, sock: Any, app: WSGIApp, options: ServerOptions | None = None, logger: logging.Logger | None = None,
         ssl_context: ssl.SSLContext | None = None, meter: Meter | None = None,
     ):
-        """``sock`` as ``concurrency.listen`` gives; ``ssl_context`` as ``concurrency.tls_context`` does;
+        """``sock`` as ``sockets.listen`` gives; ``ssl_context`` as ``sockets.tls_context`` does;
         ``meter``: where requests are counted, if anywhere."""
         self.sock, self.app, self.options, self.meter = sock, app, options or ServerOptions(), meter
         self.logger = logger or logging.getLogger("keelstore.httpserver")
@@ -96,7 +96,7 @@ class Server:
 
     def _accept(self) -> None:
         try:
-            for sock, peer in concurrency.accept(self.sock):
+            for sock, peer in sockets.accept(self.sock):
                 if self._pool.free() <= 0:
                     self._make_room()
                 self._pool.start(self._serve, sock, peer)

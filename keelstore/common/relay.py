@@ -15,7 +15,7 @@ import struct
 import termios
 from typing import Final
 
-from keelstore.common.concurrency import Stream
+from keelstore.common.sockets import Stream
 
 PIPE_BYTES: Final = 1 << 20  # asked for; the kernel may grant less
 PIPES_AT_REST: Final = 32

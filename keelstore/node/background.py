@@ -17,7 +17,7 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
-from keelstore.common import concurrency, events, metrics
+from keelstore.common import concurrency, events, metrics, sockets
 from keelstore.common.backend import serve_locally
 from keelstore.common.daemon import die_with_parent
 from keelstore.common.daemon_frame import Daemon
@@ -108,7 +108,7 @@ class Background:
             concurrency.sleep(_AGAIN_S)
 
     def _read_hints(self, receiver: Any) -> None:
-        stream = concurrency.Stream(receiver, None)
+        stream = sockets.Stream(receiver, None)
         while True:
             try:
                 kind, fields = events.parse(stream.receive(65536))

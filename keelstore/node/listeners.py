@@ -15,7 +15,7 @@ import socket
 import time
 from typing import Any
 
-from keelstore.common import concurrency
+from keelstore.common import concurrency, sockets
 from keelstore.common.errors import KeelstoreError
 
 _MOMENT_S = 0.002
@@ -38,7 +38,7 @@ def bind(address: tuple[str, int], backlog: int, keep_idle_s: int, timeout_s: fl
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            sock = concurrency.listen(address, backlog=backlog)
+            sock = sockets.listen(address, backlog=backlog)
         except OSError as error:
             if error.errno != errno.EADDRINUSE or time.monotonic() >= deadline:
                 reason = "it is in use" if error.errno == errno.EADDRINUSE else error.strerror
@@ -58,7 +58,7 @@ def keep_alive(sock: socket.socket, idle_s: int) -> None:
 
 def adopt(fd: int) -> socket.socket:
     """The socket behind an inherited descriptor, as :func:`bind` made it."""
-    found = concurrency.plain_socket(fd)
+    found = sockets.plain_socket(fd)
     found.setblocking(False)
     return found
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from keelstore.common import concurrency
+from keelstore.common import concurrency, sockets
 from keelstore.common.daemon_frame import ALL, Selection
 from keelstore.common.errors import KeelstoreError, WaitTimeout
 
@@ -90,15 +90,15 @@ class Door:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path)
         with _address(self.path) as address:
-            return concurrency.listen_at(address)
+            return sockets.listen_at(address)
 
     def serve(self, sock: Any) -> None:
         """Answer one after the other; never returns."""
-        for client, _ in concurrency.accept(sock):
+        for client, _ in sockets.accept(sock):
             concurrency.spawn(self._answer, client)
 
     def _answer(self, client: Any) -> None:
-        stream = concurrency.Stream(client, ANSWER_S)
+        stream = sockets.Stream(client, ANSWER_S)
         try:
             data = b""
             while not data.endswith(b"\n"):

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from keelstore.common import concurrency, metrics
+from keelstore.common import concurrency, metrics, sockets
 from keelstore.common.backend import serve_locally
 from keelstore.common.daemon import die_with_parent, set_priority
 from keelstore.common.httpserver import Server
@@ -88,7 +88,7 @@ _kept: list[Any] = []  # what must live as long as the process
 
 
 def _read_signals(reader: socket.socket, told: concurrency.Queue) -> None:
-    stream = concurrency.Stream(reader, None)
+    stream = sockets.Stream(reader, None)
     while True:
         for number in stream.receive(64):
             told.put(number)

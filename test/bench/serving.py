@@ -13,7 +13,7 @@ from keelstore.common import concurrency
 
 concurrency.monkey_patch()  # first: modules imported earlier would keep the blocking sockets
 
-from keelstore.common import logs, wsgi  # noqa: E402
+from keelstore.common import logs, sockets, wsgi  # noqa: E402
 from keelstore.common.backend import serve_locally  # noqa: E402
 from keelstore.common.daemon import die_with_parent  # noqa: E402
 from keelstore.common.httpserver import Server  # noqa: E402
@@ -39,7 +39,7 @@ def main(conf: str, *others: str) -> None:
             chosen = [component for component in filters if wsgi.names_of(component) in names.split(",")]
             apps[int(port)] = wsgi.build(chosen, app, config)
         for number, wsgi_app in apps.items():
-            listener = concurrency.listen(("127.0.0.1", number))
+            listener = sockets.listen(("127.0.0.1", number))
             concurrency.spawn(Server(listener, wsgi_app, service.connections, service.logger).serve_forever)
     print("ready", flush=True)
     concurrency.Event().wait()  # until the parent ends us

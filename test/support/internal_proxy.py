@@ -8,7 +8,7 @@ from keelstore.common import concurrency
 
 concurrency.monkey_patch()  # first: modules imported earlier would keep the blocking sockets
 
-from keelstore.common import logs, wsgi  # noqa: E402
+from keelstore.common import logs, sockets, wsgi  # noqa: E402
 from keelstore.common.cluster import load_cluster  # noqa: E402
 from keelstore.common.httpserver import Server, server_options  # noqa: E402
 from keelstore.common.paste_config import pipeline_of, read_config  # noqa: E402
@@ -18,7 +18,7 @@ def main(arguments: Sequence[str]) -> int:
     config = read_config(arguments[0])
     filters, app = pipeline_of(config)
     cluster = load_cluster(config.defaults["swift_dir"])
-    listener = concurrency.listen((config.defaults["bind_ip"], int(config.defaults["bind_port"])))
+    listener = sockets.listen((config.defaults["bind_ip"], int(config.defaults["bind_port"])))
     Server(listener, wsgi.build(filters, app, config), server_options(config.defaults, cluster.limits),
            logs.logger_for(config.defaults, "internal")).serve_forever()
     return 0

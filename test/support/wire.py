@@ -7,10 +7,10 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from keelstore.common import concurrency
-from keelstore.common.concurrency import Stream
+from keelstore.common import concurrency, sockets
 from keelstore.common.errors import WaitTimeout
 from keelstore.common.httpserver import Server, ServerOptions
+from keelstore.common.sockets import Stream
 
 Address = tuple[str, int]
 
@@ -25,7 +25,7 @@ class Served:
 
 @contextlib.contextmanager
 def serve(app: Any, options: ServerOptions | None = None, **kwargs: Any) -> Iterator[Served]:
-    sock = concurrency.listen(("127.0.0.1", 0))
+    sock = sockets.listen(("127.0.0.1", 0))
     server = Server(sock, app, options or ServerOptions(client_timeout_s=5), logging.getLogger("test.server"), **kwargs)
     concurrency.spawn(server.serve_forever)
     concurrency.sleep(0)
@@ -39,7 +39,7 @@ def serve(app: Any, options: ServerOptions | None = None, **kwargs: Any) -> Iter
 @contextlib.contextmanager
 def peer(handler: Callable[[Stream], None]) -> Iterator[Address]:
     """A node that does to each connection what ``handler`` says, then closes it."""
-    sock = concurrency.listen(("127.0.0.1", 0))
+    sock = sockets.listen(("127.0.0.1", 0))
     streams: list[Stream] = []
 
     def handle(stream: Stream) -> None:
@@ -48,7 +48,7 @@ def peer(handler: Callable[[Stream], None]) -> Iterator[Address]:
         stream.close()
 
     def accept() -> None:
-        for connection, _ in concurrency.accept(sock):
+        for connection, _ in sockets.accept(sock):
             streams.append(Stream(connection, 5))
             concurrency.spawn(handle, streams[-1])
 
@@ -64,7 +64,7 @@ def peer(handler: Callable[[Stream], None]) -> Iterator[Address]:
 
 
 def dial(address: Address, timeout: float = 5) -> Stream:
-    return concurrency.connect(address, timeout, timeout)
+    return sockets.connect(address, timeout, timeout)
 
 
 def read_all(stream: Stream, limit: int = 1 << 24) -> bytes:

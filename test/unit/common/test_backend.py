@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from keelstore.common import backend as backend_module
-from keelstore.common import concurrency
+from keelstore.common import concurrency, sockets
 from keelstore.common.backend import Backend, serve_locally, stop_serving_locally
 from keelstore.common.errors import BackendError, BackendTimeout, ClientDisconnect
 from keelstore.common.headers import Headers
@@ -630,7 +630,7 @@ def test_words_after_an_answer_spoil_the_connection():
 
 
 def test_refused_connection():
-    sock = concurrency.listen(("127.0.0.1", 0))
+    sock = sockets.listen(("127.0.0.1", 0))
     address = sock.getsockname()[:2]
     sock.close()
     backend = Backend(local={})
@@ -643,13 +643,13 @@ def test_refused_connection():
 
 def test_black_hole_is_bounded():
     """A listener whose backlog is full drops the SYN: what a firewall or a dead machine does."""
-    sock = concurrency.listen(("127.0.0.1", 0), backlog=0)
+    sock = sockets.listen(("127.0.0.1", 0), backlog=0)
     address = sock.getsockname()[:2]
     held = []
     try:
         with contextlib.suppress(Exception):
             for _ in range(8):
-                held.append(concurrency.connect(address, 0.05))
+                held.append(sockets.connect(address, 0.05))
         started = time.monotonic()
         with pytest.raises(BackendTimeout):
             Backend(conn_timeout_s=0.1, local={}).call(address, "GET", "/d", Headers())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from keelstore.common import concurrency, db_transfer
+from keelstore.common import concurrency, db_transfer, sockets
 from keelstore.common.backend import Backend, serve_locally, stop_serving_locally
 from keelstore.common.errors import BackendError
 from keelstore.common.httpserver import Server as HttpServer
@@ -27,7 +27,7 @@ def server(tmp_path: Path) -> Server:
 @pytest.fixture(params=["in process", "http"])
 def address(server: Server, request: pytest.FixtureRequest) -> Any:
     if request.param == "http":
-        sock = concurrency.listen(("127.0.0.1", 0))
+        sock = sockets.listen(("127.0.0.1", 0))
         http = HttpServer(sock, server.app)
         task = concurrency.spawn(http.serve_forever)
         yield sock.getsockname()

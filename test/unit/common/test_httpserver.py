@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from keelstore.common import concurrency
+from keelstore.common import concurrency, sockets
 from keelstore.common.errors import BadRequest, ClientDisconnect, ClientTimeout
 from keelstore.common.http import Request, Response
 from keelstore.common.httpserver import ServerOptions, server_options
@@ -647,7 +647,7 @@ def certificate(tmp_path_factory):
 
 def test_tls(certificate):
     app = Echo()
-    with serve(app, ssl_context=concurrency.tls_context(*certificate)) as served:
+    with serve(app, ssl_context=sockets.tls_context(*certificate)) as served:
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         raw = dial(served.address)

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from keelstore.common import relay
-from keelstore.common.concurrency import Stream
 from keelstore.common.errors import WaitTimeout
+from keelstore.common.sockets import Stream
 
 Pair = tuple[socket.socket, Stream]
 

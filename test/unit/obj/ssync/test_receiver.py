@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from keelstore.common import concurrency
+from keelstore.common import concurrency, sockets
 from keelstore.common.backend import Backend
 from keelstore.common.duplex import Duplex
 from keelstore.common.fs import lock_directory
@@ -31,7 +31,7 @@ def box(request: Any, tmp_path: Path) -> Any:
         box.address = OBJECT  # type: ignore[attr-defined]
         yield box
         return
-    sock = concurrency.listen(("127.0.0.1", 0))
+    sock = sockets.listen(("127.0.0.1", 0))
     server = Server(sock, box.app, ServerOptions(client_timeout_s=5))
     task = concurrency.spawn(server.serve_forever)
     box.address = sock.getsockname()  # type: ignore[attr-defined]
@@ -236,7 +236,7 @@ def test_a_refused_body_is_skipped_whole(box: ServerBox, size: int) -> None:
 
 def test_silence_within_a_body_ends_the_session(tmp_path: Path) -> None:
     box = ServerBox(str(tmp_path))
-    sock = concurrency.listen(("127.0.0.1", 0))
+    sock = sockets.listen(("127.0.0.1", 0))
     server = Server(sock, box.app, ServerOptions(client_timeout_s=0.2))
     concurrency.spawn(server.serve_forever)
     box.address, box.backend = sock.getsockname(), Backend(1.0, local={})  # type: ignore[attr-defined]

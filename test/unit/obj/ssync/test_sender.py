@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from keelstore.common import concurrency
+from keelstore.common import concurrency, sockets
 from keelstore.common.backend import Backend
 from keelstore.common.http import Response
 from keelstore.common.httpserver import Server, ServerOptions
@@ -46,7 +46,7 @@ def pair(request: Any, tmp_path: Path) -> Any:
     if request.param == "in process":
         yield Pair(str(tmp_path))
         return
-    sock = concurrency.listen(("127.0.0.1", 0))
+    sock = sockets.listen(("127.0.0.1", 0))
     pair = Pair(str(tmp_path), sock.getsockname())
     pair.backend._local.clear()
     server = Server(sock, pair.theirs.app, ServerOptions(client_timeout_s=5))
@@ -181,7 +181,7 @@ def test_peers_that_are_not_there(tmp_path: Path) -> None:
     pair = Pair(str(tmp_path))
     pair.backend._local.clear()
     assert pair.sync().reason
-    sock = concurrency.listen(("127.0.0.1", 0))  # accepts, and never says a word
+    sock = sockets.listen(("127.0.0.1", 0))  # accepts, and never says a word
     silent = Node(1, 1, 1, "127.0.0.1", sock.getsockname()[1], "127.0.0.1", sock.getsockname()[1], "sda1", 1.0)
     pair.sender._node_timeout_s = 0.2
     outcome = pair.sender.sync(pair.source, silent)
