@@ -10,6 +10,7 @@ from __future__ import annotations
 import glob
 import gzip
 import locale
+import logging
 import os
 import re
 import subprocess
@@ -20,7 +21,8 @@ from dataclasses import dataclass, field
 
 from keelstore.common.errors import ConfigError, KeelstoreError
 from keelstore.common.fs import replace_file
-from keelstore.common.options import option, parse, positive
+from keelstore.common.logs import LogOptions, logger_for
+from keelstore.common.options import document, option, parse, positive
 from keelstore.common.paste_config import read_config
 from keelstore.common.recon_cache import ReconCache
 
@@ -61,7 +63,7 @@ class DriveAudit:
     now: Callable[[], float] = time.time
     run: Callable[[Sequence[str]], object] = lambda command: subprocess.run(command, check=False, timeout=60)
     tell: Callable[[str], None] = print
-    log: list[str] = field(default_factory=list)
+    logger: logging.Logger = field(default_factory=lambda: logging.getLogger("keelstore.drive-audit"))
 
     def carry_out(self) -> dict[str, int]:
         """Errors by mount point; failing drives are taken out of use."""
@@ -77,8 +79,8 @@ class DriveAudit:
             self._say("no errors of drives")
         return found
 
-    def _say(self, text: str) -> None:
-        self.log.append(text)
+    def _say(self, text: str, level: int = logging.INFO) -> None:
+        self.logger.log(level, "%s", text)
         if self.options.log_to_console:
             self.tell(text)
 
@@ -104,15 +106,27 @@ class DriveAudit:
 
     def _take_out(self, mount: str, count: int) -> None:
         if not self.options.unmount_failed_device:
-            self._say(f"{mount} has failed with {count} errors; it is left as it is (unmount_failed_device)")
+            self._say(f"{mount} has failed with {count} errors; it is left as it is (unmount_failed_device)", logging.ERROR)
             return
-        self._say(f"{mount} has failed with {count} errors: unmounting it")
-        self.run(["umount", "-fl", mount])
+        self._say(f"{mount} has failed with {count} errors: unmounting it", logging.ERROR)
+        self._run("umount", "-fl", mount)  # if that hangs: the servers find out themselves that the device does not answer
         text = _read(self.fstab)
         commented = comment_out(text, mount)
         if commented != text:
             replace_file(self.fstab, commented.encode("utf-8", "surrogateescape"))
-            self.run(["systemctl", "daemon-reload"])
+            self._run("systemctl", "daemon-reload")
+
+    def _run(self, *command: str) -> None:
+        """What goes wrong is told: the other drives, and the lines in fstab, are to be seen to all the same."""
+        try:
+            status = getattr(self.run(list(command)), "returncode", 0)
+        except subprocess.TimeoutExpired as error:
+            self._say(f"{' '.join(command)}: has not ended within {error.timeout:.0f} s", logging.ERROR)
+        except OSError as error:
+            self._say(f"{' '.join(command)}: {error.strerror}", logging.ERROR)
+        else:
+            if status:
+                self._say(f"{' '.join(command)}: ended with status {status}", logging.ERROR)
 
 
 def mounted_drives(mounts: str, device_dir: str) -> dict[str, str]:
@@ -202,14 +216,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             section="drive-audit",
             file=config.path,
             local=config.sections["drive-audit"],
-            known=("regex_pattern_*", "log_*"),
+            known=("regex_pattern_*", *(doc.name for doc in document(LogOptions))),
         )
-        audit = DriveAudit(options, patterns_of(conf, config.path))
+        audit = DriveAudit(options, patterns_of(conf, config.path), logger=logger_for(conf, "drive-audit"))
         found = audit.carry_out()
         cache = ReconCache(options.recon_cache_path)
         cache.update("drive", {**found, "drive_audit_errors": sum(found.values())})
-        for line in audit.log if not options.log_to_console else ():
-            _to_syslog(line)
         _give_to(cache.path("drive"), options.user)
     except KeelstoreError as error:
         print(f"Error: {error}", file=sys.stderr)
@@ -218,13 +230,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"Error: {error.filename}: {error.strerror}" if error.filename else f"Error: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-def _to_syslog(line: str) -> None:
-    import syslog
-
-    syslog.openlog("drive-audit", 0, syslog.LOG_LOCAL0)
-    syslog.syslog(syslog.LOG_ERR if "failed" in line else syslog.LOG_INFO, line)
 
 
 def _give_to(path: str, user: str) -> None:

@@ -253,7 +253,7 @@ SAMPLES = (
         Section("dispersion", (DispersionOptions,)),
     )),
     Sample("drive-audit.conf", "keelstore-drive-audit.", (
-        Section("drive-audit", (DriveAuditOptions,),
+        Section("drive-audit", (DriveAuditOptions, LogOptions),
                 note="Patterns of errors: regex_pattern_1 and so on; group 1 is the drive."),
     )),
 )

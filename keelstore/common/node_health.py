@@ -13,9 +13,10 @@
                 "replication_last": ..., "replication_time": ...,
                 "object_reconstruction_last": ..., "object_reconstruction_time": ...}}
 
-Times are seconds since the epoch by the node's clock; what passes over objects took (``replication_time`` of object servers,
-``object_reconstruction_time``) is in minutes, and what those over databases took in seconds, as in the field's recon files. Keys
-may be added; what is there keeps its meaning. Nothing in it is secret, and no name of an account, container or object is in it.
+Times are seconds since the epoch by the node's clock. What passes took is in the units of the field's recon files: those over
+objects (``replication_time`` of object servers, ``object_reconstruction_time``) in minutes, those over databases in seconds.
+Keys may be added; what is there keeps its meaning. Nothing in it is secret, and no name of an account, container or object
+is in it.
 """
 
 from __future__ import annotations

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
+import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -73,6 +75,25 @@ def test_it_is_left_alone_below_the_limit_or_when_told_so(tmp_path: Path) -> Non
         assert commands == [] and "#" not in (tmp_path / "fstab").read_text()
 
 
+def test_an_unmounting_that_hangs_keeps_no_other_drive_mounted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    found, commands = audit(tmp_path, LOG + "Nov 29 11:58:00 host kernel: sdb: I/O error\n")
+
+    def run(command: Sequence[str]) -> object:
+        commands.append(command)
+        if command[-1].endswith("d1"):
+            raise subprocess.TimeoutExpired(command, 60)
+        if command[0] == "systemctl":
+            raise FileNotFoundError(2, "No such file or directory")
+        return subprocess.CompletedProcess(command, 32)
+
+    found.run = run
+    with caplog.at_level(logging.ERROR):
+        found.carry_out()
+    assert [command[-1] for command in commands if command[0] == "umount"] == [f"{tmp_path}/node/d1", f"{tmp_path}/node/d2"]
+    assert (tmp_path / "fstab").read_text().count("#") == 2
+    assert "has not ended within 60 s" in caplog.text and "status 32" in caplog.text and "No such file" in caplog.text
+
+
 def test_what_was_before_the_boot_does_not_count(tmp_path: Path) -> None:
     found, _ = audit(tmp_path, LOG + "Nov 29 11:57:00 host kernel: [    0.000000] Linux version 6.1\n")
     assert set(found.carry_out().values()) == {0}
@@ -100,9 +121,10 @@ def test_bad_options(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: s
     assert drive_audit.main([str(conf)]) == 1 and words in capsys.readouterr().err
 
 
-def test_the_count_is_left_for_recon(tmp_path: Path) -> None:
+def test_the_count_is_left_for_recon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     conf = tmp_path / "drive-audit.conf"
     conf.write_text(f"[drive-audit]\ndevice_dir = {tmp_path}\nlog_file_pattern = {tmp_path}/none*\nrecon_cache_path = {tmp_path}\nuser = nobody-here\n"
-                    "log_to_console = yes\n")
+                    f"log_to_console = yes\nlog_file = {tmp_path}/log\nlog_name = drives\nlog_fil = x\n")
     assert drive_audit.main([str(conf)]) == 0
+    assert "drives: no errors of drives" in (tmp_path / "log").read_text() and capsys.readouterr().out == "no errors of drives\n"
     assert json.loads((tmp_path / "drive.recon").read_text()) == {"drive_audit_errors": 0}
