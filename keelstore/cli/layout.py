@@ -71,6 +71,10 @@ POLICIES = (
 )
 
 
+def _new_root_secret() -> str:
+    return base64.b64encode(secrets.token_bytes(32)).decode()
+
+
 @dataclass(frozen=True)
 class Settings:
     """What was decided, and generated, when the data directory was made."""
@@ -85,8 +89,8 @@ class Settings:
     fernet_key: str = field(repr=False)
     workers: int | None = None
     test_users: bool = False
-    root_secret: str = field(default="", repr=False)  # that objects are encrypted with; '' as long as none ever was
-    encrypts: bool = False
+    root_secret: str = field(default="", repr=False)  # that objects are encrypted with; '' in stores from before there was one
+    encrypts: bool = False  # all objects; otherwise those whose writers ask for it (S3's server-side encryption)
     default_policy: str = POLICIES[0].name  # of containers that ask for none
     generated: dict[str, str] = field(default_factory=dict, repr=False)  # file: SHA-256 of what we last wrote there
     version: int = VERSION
@@ -95,12 +99,12 @@ class Settings:
     def fresh(cls, host: str, port: int, nodes: int) -> Settings:
         return cls(
             host, port, nodes, user="keel:admin", key=secrets.token_hex(16), hash_prefix=secrets.token_hex(16),
-            hash_suffix=secrets.token_hex(16), fernet_key=base64.urlsafe_b64encode(secrets.token_bytes(32)).decode())
+            hash_suffix=secrets.token_hex(16), fernet_key=base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
+            root_secret=_new_root_secret())
 
     def encrypting(self, encrypts: bool) -> Settings:
         """With encryption on or off from now on; what was encrypted stays readable."""
-        secret = self.root_secret or (base64.b64encode(secrets.token_bytes(32)).decode() if encrypts else "")
-        return dataclasses.replace(self, encrypts=encrypts, root_secret=secret)
+        return dataclasses.replace(self, encrypts=encrypts, root_secret=self.root_secret or _new_root_secret())
 
     @property
     def account(self) -> str:

@@ -323,20 +323,11 @@ def test_clients_are_told_when_an_object_will_end(s3: Any, bucket: str) -> None:
 KEY = {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": "0" * 32}
 
 
-def test_a_store_without_encryption_says_so(s3: Any, bucket: str) -> None:
-    for wish in ({"ServerSideEncryption": "AES256"}, {"ServerSideEncryption": "aws:kms"}, KEY):
-        with refused("NotImplemented", 501):
-            s3.put_object(Bucket=bucket, Key="k", Body=b"secret", **wish)
-    assert "Contents" not in s3.list_objects_v2(Bucket=bucket)
-
-
 @pytest.fixture(scope="module")
-def encrypted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """A store that encrypts nothing unless it is asked to."""
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """One whose disks are looked at. It encrypts nothing unless it is asked to."""
     store = Store.new(tmp_path_factory.mktemp("asked") / "data", workers=1)
-    store.up("--encrypt", "--test-users")
-    store.down()
-    store.up("--no-encrypt")
+    store.up("--test-users")
     try:
         yield store
     finally:
@@ -347,12 +338,12 @@ def is_on_disk(store: Store, data: bytes) -> bool:
     return any(data in path.read_bytes() for path in store.devices().rglob("*.data"))
 
 
-def test_what_is_asked_for_is_encrypted(encrypted: Store) -> None:
-    s3 = client(encrypted.endpoint)
+def test_what_is_asked_for_is_encrypted(store: Store) -> None:
+    s3 = client(store.endpoint)
     bucket = unique("encrypted")
     s3.create_bucket(Bucket=bucket)
     s3.put_object(Bucket=bucket, Key="plain", Body=b"plain swordfish")
-    assert is_on_disk(encrypted, b"plain swordfish")
+    assert is_on_disk(store, b"plain swordfish")
     answer = s3.put_object(Bucket=bucket, Key="asked", Body=b"asked swordfish", ServerSideEncryption="AES256")
     assert answer["ServerSideEncryption"] == "AES256"
     rule = {"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}
@@ -361,18 +352,18 @@ def test_what_is_asked_for_is_encrypted(encrypted: Store) -> None:
     for key in ("asked", "default"):
         found = s3.get_object(Bucket=bucket, Key=key)
         assert (found["Body"].read(), found["ServerSideEncryption"]) == (f"{key} swordfish".encode(), "AES256")
-        assert not is_on_disk(encrypted, f"{key} swordfish".encode())
+        assert not is_on_disk(store, f"{key} swordfish".encode())
 
 
-def test_what_a_client_gave_its_key_for_needs_that_key(encrypted: Store) -> None:
-    s3, other = client(encrypted.endpoint), KEY | {"SSECustomerKey": "1" * 32}
+def test_what_a_client_gave_its_key_for_needs_that_key(store: Store) -> None:
+    s3, other = client(store.endpoint), KEY | {"SSECustomerKey": "1" * 32}
     bucket = unique("keys")
     s3.create_bucket(Bucket=bucket)
     answer = s3.put_object(Bucket=bucket, Key="k", Body=b"keyed swordfish", Metadata={"a": "b"}, **KEY)
     assert answer["SSECustomerAlgorithm"] == "AES256"
     assert s3.get_object(Bucket=bucket, Key="k", Range="bytes=6-", **KEY)["Body"].read() == b"swordfish"
     assert s3.head_object(Bucket=bucket, Key="k", **KEY)["Metadata"] == {"a": "b"}
-    assert not is_on_disk(encrypted, b"keyed swordfish") and not is_on_disk(encrypted, b"0" * 32)
+    assert not is_on_disk(store, b"keyed swordfish") and not is_on_disk(store, b"0" * 32)
     for wrong in ({}, other):
         with refused("InvalidRequest", 400):
             s3.get_object(Bucket=bucket, Key="k", **wrong)
@@ -381,7 +372,7 @@ def test_what_a_client_gave_its_key_for_needs_that_key(encrypted: Store) -> None
     s3.put_object(Bucket=bucket, Key="plain", Body=b"x")
     with refused("InvalidRequest"):
         s3.get_object(Bucket=bucket, Key="plain", **KEY)
-    account = encrypted.endpoint.login()
+    account = store.endpoint.login()
     assert account.get(f"{bucket}/k").status == 400  # Swift's clients have no key to give
     source = {"CopySource": {"Bucket": bucket, "Key": "k"}}
     with refused("InvalidRequest"):
@@ -396,8 +387,8 @@ def test_what_a_client_gave_its_key_for_needs_that_key(encrypted: Store) -> None
     s3.delete_bucket(Bucket=bucket)
 
 
-def test_an_upload_in_parts_needs_its_key_throughout(encrypted: Store) -> None:
-    s3 = client(encrypted.endpoint)
+def test_an_upload_in_parts_needs_its_key_throughout(store: Store) -> None:
+    s3 = client(store.endpoint)
     bucket = unique("parts")
     s3.create_bucket(Bucket=bucket)
     upload = s3.create_multipart_upload(Bucket=bucket, Key="k", **KEY)["UploadId"]
@@ -418,3 +409,14 @@ def test_an_upload_in_parts_needs_its_key_throughout(encrypted: Store) -> None:
         s3.get_object(Bucket=bucket, Key="k")
     s3.delete_object(Bucket=bucket, Key="k")
     assert "Contents" not in s3.list_objects_v2(Bucket=bucket)
+
+
+def test_a_store_without_encryption_says_so(store: Store) -> None:
+    store.edit("proxy-server.conf", (" keymaster encryption ", " "))
+    store.reload()
+    s3, bucket = client(store.endpoint), unique("open")
+    s3.create_bucket(Bucket=bucket)
+    for wish in ({"ServerSideEncryption": "AES256"}, {"ServerSideEncryption": "aws:kms"}, KEY):
+        with refused("NotImplemented", 501):
+            s3.put_object(Bucket=bucket, Key="k", Body=b"secret", **wish)
+    s3.delete_bucket(Bucket=bucket)

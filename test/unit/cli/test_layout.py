@@ -110,11 +110,12 @@ def test_encryption_is_switched_on_and_off_and_the_secret_stays(tmp_path: Path) 
     layout = fresh(tmp_path / "store")
     generate.prepare(layout)
     etc = tmp_path / "store" / "node1" / "etc"
-    assert "filter:encryption" not in (etc / "proxy-server.conf").read_text() and not (etc / "keymaster.conf").exists()
-    assert layout.settings.encrypting(False).root_secret == ""
+    assert "disable_encryption = true" in (etc / "proxy-server.conf").read_text()
+    secret = (etc / "keymaster.conf").read_text()
     layout.settings = layout.settings.encrypting(True)
     generate.prepare(layout)
-    secret = (etc / "keymaster.conf").read_text()
+    assert "disable_encryption = false" in (etc / "proxy-server.conf").read_text()
+    assert (etc / "keymaster.conf").read_text() == secret
     assert layout.settings.root_secret in secret and layout.settings.root_secret not in repr(layout.settings)
     assert (etc / "keymaster.conf").stat().st_mode & 0o077 == 0
     service = load(str(etc / "proxy-server.conf"))
@@ -126,6 +127,17 @@ def test_encryption_is_switched_on_and_off_and_the_secret_stays(tmp_path: Path) 
         assert (etc / "keymaster.conf").read_text() == secret
         off = "false" if encrypts else "true"
         assert f"disable_encryption = {off}" in (etc / "proxy-server.conf").read_text()
+
+
+def test_a_store_from_before_there_was_a_root_secret_gets_one_when_it_is_to_encrypt(tmp_path: Path) -> None:
+    layout = fresh(tmp_path / "store")
+    layout.settings = replace(layout.settings, root_secret="")
+    generate.prepare(layout)
+    etc = tmp_path / "store" / "node1" / "etc"
+    assert "filter:encryption" not in (etc / "proxy-server.conf").read_text() and not (etc / "keymaster.conf").exists()
+    layout.settings = layout.settings.encrypting(True)
+    generate.prepare(layout)
+    assert layout.settings.root_secret in (etc / "keymaster.conf").read_text()
 
 
 def test_four_nodes_have_a_zone_and_devices_each_and_the_same_secrets(tmp_path: Path) -> None:
