@@ -15,7 +15,7 @@ from keelstore.common.errors import BackendError, BackendTimeout, WaitTimeout
 from keelstore.common.headers import Headers
 from keelstore.common.http import BODYLESS, Response, WSGIApp, call_app
 from keelstore.common.httpbody import Chunked, Fixed, Source, UntilClose, Wire
-from keelstore.common.httpclient import MAX_INTERIM, make_head, read_head
+from keelstore.common.httpclient import make_head, read_answer
 from keelstore.common.httpinput import FileLike
 from keelstore.common.httpparse import CHUNKED, ProtocolError
 from keelstore.common.localcall import Pipe, make_environ
@@ -104,12 +104,7 @@ class _HttpDuplex(Duplex):
         wire = self._wire
         try:
             self._stream.send(head)
-            for _ in range(MAX_INTERIM):
-                answer = read_head(wire, method, self._timeout_s)
-                if answer.status >= 200:
-                    break
-            else:
-                raise ProtocolError("too many interim answers")
+            answer = read_answer(wire, method, self._timeout_s)
         except _ERRORS as error:
             self._fail(error)
         self.status, self.headers = answer.status, answer.headers

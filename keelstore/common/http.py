@@ -96,6 +96,7 @@ EXPLANATIONS: Final[dict[int, str]] = {
 
 _STATUS_LINES: Final = {code: f"{code} {reason}" for code, reason in REASONS.items()}
 BODYLESS: Final = frozenset({204, 304})
+MAX_READ: Final = 64 << 20  # bytes of a body read whole: a page of 10,000 of the longest names is less
 
 
 def status_line(status: int) -> str:
@@ -332,7 +333,7 @@ class Response:
             text = text.format(drive=escape(drive[0]))
         return f"<html><h1>{REASONS.get(self.status, '')}</h1><p>{text}</p></html>".encode("latin-1")
 
-    def read(self, limit: int | None = None) -> bytes:
+    def read(self, limit: int = MAX_READ) -> bytes:
         """The whole body, closing it. Raises ValueError when it is longer than ``limit``."""
         if self.app_iter is None:
             return self.body or b""
@@ -341,7 +342,7 @@ class Response:
             for part in self.app_iter:
                 parts.append(part)
                 size += len(part)
-                if limit is not None and size > limit:
+                if size > limit:
                     raise ValueError(f"body is longer than {limit} bytes")
         finally:
             self.close()

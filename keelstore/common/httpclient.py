@@ -26,9 +26,9 @@ Address = tuple[str, int]
 
 MAX_AT_REST = 64  # connections kept for one address
 MAX_REST_S = 20.0  # and for how long: well below what servers allow (60 s), so that a reuse never meets their close
-MAX_INTERIM = 8  # answers of class 1xx before the final one
+MAX_INTERIM = 8  # answers of class 1xx before the one that was waited for
 LITTLE = 65536  # the rest of a body that is cheaper read than sent on by the kernel
-DRAIN_BYTES, DRAIN_S = 65536, 0.1  # an unread body so short, and there so soon, is read away to keep the connection
+DRAIN_BYTES, DRAIN_S = 65536, 0.1  # an unread body so short, and whole so soon, is read away to keep the connection
 _FRAMING = frozenset({"Content-Length", "Transfer-Encoding", "Connection", "Expect", "Host"})
 
 
@@ -135,6 +135,18 @@ def read_head(wire: Wire, method: str, timeout_s: float | None) -> ResponseHead:
         checked = max(held - 3, 0)
 
 
+def read_answer(wire: Wire, method: str, timeout_s: float | None, takes_continue: bool = False) -> ResponseHead:
+    """The next final head, or with ``takes_continue`` the next that is a 100, past a few interim ones; ``timeout_s`` is for
+    all of them. Raises what :func:`read_head` does.
+    """
+    give_up = None if timeout_s is None else time.monotonic() + timeout_s
+    for _ in range(MAX_INTERIM):
+        head = read_head(wire, method, None if give_up is None else give_up - time.monotonic())
+        if head.status >= 200 or (takes_continue and head.status == 100):
+            return head
+    raise ProtocolError("too many interim answers")
+
+
 def failed(error: BaseException, address: Address, what: str) -> NoReturn:
     """Raise what the caller of a backend expects."""
     if isinstance(error, WaitTimeout):
@@ -192,11 +204,7 @@ class HttpClient:
                 stream.send(head + body)
             else:
                 stream.send_parts([head, body])
-            for _ in range(MAX_INTERIM):
-                answer = read_head(wire, method, timeout_s)
-                if answer.status >= 200:
-                    return self.answer(wire, address, answer)
-            raise ProtocolError("too many interim answers")
+            return self.answer(wire, address, read_answer(wire, method, timeout_s))
         except BaseException:
             stream.close()
             raise
@@ -293,9 +301,10 @@ class HttpBody:
         if not self._keep_alive or self._is_moving or not isinstance(source, Fixed) or source.remaining > DRAIN_BYTES:
             self._drop()
             return
-        timeout, wire.stream.timeout = wire.stream.timeout, DRAIN_S
+        give_up = time.monotonic() + DRAIN_S
         try:
             while source.remaining:
+                wire.stream.timeout = give_up - time.monotonic()
                 source.more(CHUNK)
         except _ERRORS:
             self._drop()
@@ -303,7 +312,6 @@ class HttpBody:
         except BaseException:
             self._drop()
             raise
-        wire.stream.timeout = timeout
         self._wire = None
         self._client.release(wire, self._address, True)
 
@@ -348,15 +356,12 @@ class HttpUpload:
             return self._early
         wire = self._live()
         try:
-            for _ in range(MAX_INTERIM):
-                head = read_head(wire, self._method, self._timeout_s if timeout_s is None else timeout_s)
-                if head.status == 100:
-                    self.continue_headers = head.headers
-                    self._body_ended = False
-                    return None
-                if head.status >= 200:
-                    return self._answer(wire, head, False)
-            raise ProtocolError("too many interim answers")
+            head = read_answer(wire, self._method, self._timeout_s if timeout_s is None else timeout_s, takes_continue=True)
+            if head.status == 100:
+                self.continue_headers = head.headers
+                self._body_ended = False
+                return None
+            return self._answer(wire, head, False)
         except _ERRORS as error:
             self._fail(error)
         except BaseException:
@@ -413,11 +418,8 @@ class HttpUpload:
             return self._early
         wire = self._live()
         try:
-            for _ in range(MAX_INTERIM):
-                head = read_head(wire, self._method, self._timeout_s if timeout_s is None else timeout_s)
-                if head.status >= 200:
-                    return self._answer(wire, head, True)
-            raise ProtocolError("too many interim answers")
+            head = read_answer(wire, self._method, self._timeout_s if timeout_s is None else timeout_s)
+            return self._answer(wire, head, True)
         except _ERRORS as error:
             self._fail(error)
         except BaseException:

@@ -28,7 +28,6 @@ from keelstore.common.policy import ErasureCodingPolicy
 from keelstore.common.quorum import have_quorum
 from keelstore.proxy.fanout import (
     FAILURES,
-    MAX_ANSWER,
     Answer,
     address_of,
     early_answer,
@@ -36,6 +35,7 @@ from keelstore.proxy.fanout import (
     note_failure,
     outcome,
     pad,
+    read_short,
 )
 from keelstore.proxy.fragments import EC_ETAG, EC_INDEX, EC_LENGTH, EC_PREFIX, assign_fragments
 from keelstore.proxy.placement import Nodes
@@ -162,7 +162,7 @@ class _FragmentPut:
                         continue
                     self.live.append(slot)
                     return
-                body = response.read(MAX_ANSWER)
+                body = read_short(response, app.options.node_timeout)
             except (*FAILURES, ValueError) as error:
                 self._failed(slot, error)
                 continue
@@ -308,7 +308,7 @@ class _FragmentPut:
                     if response is None:
                         self.live.append(slot)
                         return True
-                    response.drain()
+                    response.close()
                 except (*FAILURES, ValueError) as error:
                     self._failed(slot, error)
                     return None
@@ -336,7 +336,7 @@ class _FragmentPut:
                 try:
                     slot.upload.send(confirmation)
                     response = slot.upload.finish(app.options.node_timeout)
-                    body = response.read(MAX_ANSWER)
+                    body = read_short(response, app.options.node_timeout)
                 except (*FAILURES, ValueError) as error:
                     self._failed(slot, error)
                     app.repair.ask(index, self.part, self.path)

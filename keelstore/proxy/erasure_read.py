@@ -9,7 +9,6 @@ there but of which too few fragments are within reach is 503.
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 from keelstore.common import byteranges
@@ -22,7 +21,7 @@ from keelstore.common.policy import ErasureCodingPolicy
 from keelstore.common.quorum import quorum_size
 from keelstore.common.ranged import ranged_response
 from keelstore.proxy.erasure_body import FragmentBody, Fragments, Stream
-from keelstore.proxy.fanout import FAILURES, MAX_ANSWER, Answer, has_timestamp, note_failure, outcome
+from keelstore.proxy.fanout import FAILURES, Answer, has_timestamp, note_failure, outcome, read_short
 from keelstore.proxy.fragments import (
     EC_ETAG,
     EC_LENGTH,
@@ -218,11 +217,10 @@ class _FragmentRead:
             self._missing += 1
             self._has_lost = self._has_lost or not has_timestamp(headers)
         if node.is_handoff and not has_timestamp(headers) and (status == 404 or status >= 500):
-            with contextlib.suppress(*FAILURES):
-                response.drain()
+            response.close()
             return
         try:
-            self._answers[id(facts)] = Answer(status, headers, response.read(MAX_ANSWER), node)
+            self._answers[id(facts)] = Answer(status, headers, read_short(response, self.app.options.node_timeout), node)
         except (*FAILURES, ValueError) as error:
             self.app.health.error(node, f"GET {self.reading.target.path}: {error}")
 

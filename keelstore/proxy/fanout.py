@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from keelstore.common.concurrency import Event, spawn
+from keelstore.common.concurrency import Event, spawn, time_limit
 from keelstore.common.errors import BackendError, KeelstoreError, WaitTimeout
 from keelstore.common.headers import Headers
 from keelstore.common.http import Response
@@ -42,6 +42,14 @@ def has_timestamp(headers: Headers) -> bool:
 def address_of(node: Any, use_replication: bool) -> tuple[str, int]:
     found: tuple[str, int] = node.replication_address if use_replication else node.address
     return found
+
+
+def read_short(response: Response, seconds: float) -> bytes:
+    """The body of an answer that is little, and there at once, if its node is sound. Raises FAILURES, or ValueError."""
+    if response.app_iter is None:
+        return response.body or b""
+    with time_limit(seconds):
+        return response.read(MAX_ANSWER)
 
 
 def gather(
@@ -107,7 +115,7 @@ def ask_in_turn(
                 body=body, timeout_s=app.health.patience_s(node, app.options.node_timeout), digest=digest,
             )  # fmt: skip
             status = response.status
-            data = response.read(MAX_ANSWER)
+            data = read_short(response, app.options.node_timeout)
         except (BackendError, WaitTimeout, OSError, ValueError) as error:
             app.health.failed(node, f"{method} {path}", error)
             continue

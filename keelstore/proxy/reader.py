@@ -5,7 +5,6 @@ What is not found is only said to be so when a quorum of primaries knows, or a t
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from keelstore.common.headers import Headers
 from keelstore.common.http import Response
 from keelstore.common.quorum import quorum_size
 from keelstore.common.timestamp import ZERO, Timestamp
-from keelstore.proxy.fanout import FAILURES, MAX_ANSWER, Answer, address_of, has_timestamp, note_failure, outcome
+from keelstore.proxy.fanout import FAILURES, Answer, address_of, has_timestamp, note_failure, outcome, read_short
 from keelstore.proxy.placement import Nodes
 from keelstore.proxy.request import ProxyRequest, client_headers
 
@@ -45,12 +44,6 @@ def _metadata_timestamp(headers: Headers) -> Timestamp:
         return ZERO if value is None else Timestamp(value)
     except ValueError:
         return ZERO
-
-
-def _drop(response: Response) -> None:
-    """Read an answer that nobody needs to its end; what breaks then does not matter."""
-    with contextlib.suppress(*FAILURES):
-        response.drain()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +109,7 @@ class Reading:
         proven = has_timestamp(headers)
         note_failure(self.app, node, self.target.method, self.target.path, status)
         if not proven and node.is_handoff and (status == 404 or status >= 500):
-            _drop(response)
+            response.close()
             return False
         if status == 404:
             if not node.is_handoff:
@@ -124,12 +117,12 @@ class Reading:
             if not proven:
                 if self._suppressed > 0:
                     self._suppressed -= 1
-                    _drop(response)
+                    response.close()
                     return False
             elif self.is_object:
                 self._floor = max(self._floor or ZERO, source_timestamp(headers))
         try:
-            body = response.read(MAX_ANSWER)
+            body = read_short(response, self.app.options.node_timeout)
         except (*FAILURES, ValueError) as error:
             self.app.health.error(node, f"{self.target.method} {self.target.path}: {error}")
             return False

@@ -52,7 +52,7 @@ class Repair:
                     continue
                 try:
                     app.backend.call(node.replication_address, "REPLICATE", f"/{node.device}/{part}/{suffix}", headers,
-                                     timeout_s=app.options.node_timeout).drain()
+                                     timeout_s=app.options.node_timeout).close()
                 except (*FAILURES, ValueError) as error:
                     app.logger.info("%s could not be asked to look at partition %d: %s", node.key, part, error)
         finally:

@@ -18,7 +18,6 @@ from keelstore.common.http import Response, http_date
 from keelstore.common.quorum import have_quorum
 from keelstore.proxy.fanout import (
     FAILURES,
-    MAX_ANSWER,
     Answer,
     address_of,
     early_answer,
@@ -26,6 +25,7 @@ from keelstore.proxy.fanout import (
     note_failure,
     outcome,
     pad,
+    read_short,
     to_quorum,
 )
 from keelstore.proxy.placement import Nodes
@@ -182,7 +182,7 @@ class _Streaming:
                         continue
                     self.live.append((node, upload))
                     return
-                body = response.read(MAX_ANSWER)
+                body = read_short(response, app.options.node_timeout)
             except (*FAILURES, ValueError) as error:
                 if upload is not None:
                     upload.abort()
@@ -253,7 +253,7 @@ class _Streaming:
             def run() -> Answer | None:
                 try:
                     response = upload.finish(app.options.node_timeout)
-                    body = response.read(MAX_ANSWER)
+                    body = read_short(response, app.options.node_timeout)
                 except (*FAILURES, ValueError) as error:
                     upload.abort()
                     app.health.failed(node, f"PUT {self.path}", error)

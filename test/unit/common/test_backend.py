@@ -674,6 +674,40 @@ def test_drip_in_the_head_is_bounded():
         assert time.monotonic() - started < 1
 
 
+def test_drip_in_a_body_that_nobody_wants_is_bounded():
+    def handler(stream):
+        read_until(stream, b"\r\n\r\n")
+        stream.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+        for _ in range(100):
+            stream.send(b"a")
+            concurrency.sleep(0.02)
+
+    with peer(handler) as address:
+        response = Backend(local={}).call(address, "GET", "/d", Headers(), timeout_s=5)
+        started = time.monotonic()
+        response.close()
+        assert time.monotonic() - started < 1
+
+
+@pytest.mark.parametrize("pause", [0, 0.04])
+def test_interim_answers_without_end_are_bounded(pause):
+    def handler(stream):
+        read_until(stream, b"\r\n\r\n")
+        for _ in range(100):
+            stream.send(b"HTTP/1.1 102 Processing\r\n\r\n")
+            concurrency.sleep(pause)
+
+    with peer(handler) as address:
+        backend = Backend(local={})
+        for ask in (lambda: backend.call(address, "GET", "/d", Headers(), timeout_s=0.1),
+                    lambda: backend.upload(address, "/d", Headers(), timeout_s=0.1).ready(),
+                    lambda: backend.duplex(address, "SSYNC", "/d", Headers(), timeout_s=0.1)):
+            started = time.monotonic()
+            with pytest.raises(BackendTimeout if pause else BackendError):
+                ask()
+            assert time.monotonic() - started < 0.2
+
+
 def child_server(behave):
     """A process that accepts on a port and then does ``behave(connection)`` with blocking sockets."""
     import socket

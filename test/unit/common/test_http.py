@@ -1,4 +1,5 @@
 import io
+import itertools
 import time
 
 import pytest
@@ -104,6 +105,11 @@ def test_an_answer_is_read_back_and_closed():
         return parts()
 
     assert call_app(late, environ()).read() == b"xy"
+
+
+def test_a_body_without_end_is_not_read_whole():
+    with pytest.raises(ValueError):
+        Response(200, app_iter=itertools.repeat(bytes(1 << 20))).read()
 
 
 def test_bodies_are_bounded_also_without_a_length():

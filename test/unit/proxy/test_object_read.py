@@ -2,9 +2,11 @@ from typing import Any
 
 import pytest
 
-from keelstore.common.errors import BackendError, BackendTimeout
+from keelstore.common import concurrency
+from keelstore.common.errors import BackendError, BackendTimeout, WaitTimeout
 from keelstore.common.http import Response, call_app
 from keelstore.proxy.body import Piece, after, multipart_layout, size_of, spans_of
+from keelstore.proxy.fanout import read_short
 from test.support import fakes
 from test.support.fakes import DOWN, Breaking
 
@@ -247,3 +249,13 @@ def test_a_silent_node_is_asked_last_and_waited_for_less(proxy):
     proxy.ask("DELETE", OBJ)
     assert dict(waits)["ob0"] == 1.0
     assert dict(waits)["ob1"] == 10.0
+
+
+def test_an_answer_that_drips_is_not_waited_for():
+    def drip():
+        while True:
+            yield b"x"
+            concurrency.sleep(0.01)
+
+    with pytest.raises(WaitTimeout):
+        read_short(Response(404, app_iter=drip()), 0.05)
