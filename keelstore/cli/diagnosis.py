@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from keelstore.cli import diagnosis_places
-from keelstore.cli.diagnosis_places import data_option, devices_of, down_nodes
+from keelstore.cli.diagnosis_places import devices_of, down_nodes, node_command, repair_command, status_command
 from keelstore.cli.problems import DANGER, WARNING, Problem, counted, listed, number, span
 from keelstore.cli.view import Server, View, ordered
 
@@ -85,8 +85,7 @@ def _daemons(view: View) -> Iterator[Problem]:
 def _start(view: View, server: Server, name: str) -> str:
     number = next((process.number for process in view.processes if process.node == server.node), None)
     if number is not None:
-        option = data_option(view)
-        return f"keelstore node stop {number}{option}; keelstore node start {number}{option}"
+        return f"{node_command(view, 'stop', number)}; {node_command(view, 'start', number)}"
     return f"there: keelstore-init {name} status, then restart (in a node: kill -HUP its supervisor); its log"
 
 
@@ -129,8 +128,7 @@ def _length(value: Any, now: float) -> float:
     return len(value) if isinstance(value, (Mapping, list, tuple)) else number(value)
 
 
-_REPAIRED: Final = ("nothing, it repairs itself{eta}; at once: keelstore node repair{data}; "
-                    "watch it: keelstore status{data} --watch 5")
+_REPAIRED: Final = "nothing, it repairs itself{eta}; at once: {repair}; watch it: {watch}"
 FIGURES: Final = (
     Figure(
         "partitions_below_full",
@@ -228,7 +226,7 @@ def _figures(view: View) -> Iterator[Problem]:
             count = figure.combine(counts.values())
             copies = "fragments" if "reconstructor" in name else "copies"
             words = {"count": count, "daemon": name, "span": span(count), "eta": _eta(view, name), "copies": copies,
-                     "data": data_option(view),
+                     "repair": repair_command(view), "watch": status_command(view, "--watch 5"),
                      "partitions": counted(count, "partition"), "devices": counted(count, "device"),
                      "databases": counted(count, f"{name.partition('-')[0]} database"), "objects": counted(count, "object")}
             where = (

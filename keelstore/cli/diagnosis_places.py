@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,8 +17,22 @@ EMPTY_WHERE_OTHERS_HAVE: Final = 12.0  # partitions on average: with so many, no
 # -- nodes and servers -------------------------------------------------------------------------------------------------
 
 
-def data_option(view: View) -> str:
-    return f" --data {view.data}" if view.data else ""
+def node_command(view: View, verb: str, *also: object) -> str:
+    """How the command line does something with a node here."""
+    return " ".join((view.command, "node", verb, *map(str, also), *_data_option(view)))
+
+
+def status_command(view: View, *also: str) -> str:
+    place = _data_option(view) or ("--swift-dir", shlex.quote(view.swift_dir))
+    return " ".join((view.command, "status", *place, *also))
+
+
+def repair_command(view: View, *also: str) -> str:
+    return node_command(view, "repair", *(() if view.data else ("--conf", "NODE.CONF")), *also)
+
+
+def _data_option(view: View) -> tuple[str, ...]:
+    return ("--data", shlex.quote(view.data)) if view.data else ()
 
 
 def down_nodes(view: View) -> set[str]:
@@ -47,14 +62,14 @@ def _nodes(view: View) -> Iterator[Problem]:
 
 
 def _process(view: View, process: Process, is_down: bool, share: str) -> Iterator[Problem]:
-    name, number, option = process.node, process.number, data_option(view)
+    name, number = process.node, process.number
     if not process.is_running:
         yield Problem(
             DANGER,
             "node-down",
             f"{name} is stopped{share}",
             f"it was stopped, or ended by itself (its log says why: {process.log})",
-            f"keelstore node start {number}{option}",
+            node_command(view, "start", number),
             name,
         )
     elif is_down or not process.answers:
@@ -63,7 +78,7 @@ def _process(view: View, process: Process, is_down: bool, share: str) -> Iterato
             "node-hangs",
             f"{name} runs, but does not answer{share}",
             f"its processes are stopped or busy beyond measure; {process.log}",
-            f"keelstore node stop {number} --kill{option}; keelstore node start {number}{option}",
+            f"{node_command(view, 'stop', number, '--kill')}; {node_command(view, 'start', number)}",
             name,
         )
     else:
@@ -262,9 +277,8 @@ def _empty_devices(view: View) -> Iterator[Problem]:
 
 
 def _sooner(view: View, device: Device) -> str:
-    if view.data:
-        return f"keelstore node repair{data_option(view)} --device {device.name}"
-    return f"on the other machines: keelstore node repair --conf NODE.CONF --device {device.name}"
+    command = repair_command(view, "--device", shlex.quote(device.name))
+    return command if view.data else f"on the other machines: {command}"
 
 
 def _quarantined(view: View) -> Iterator[Problem]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import time
 from dataclasses import asdict
@@ -16,7 +17,7 @@ import click
 
 from keelstore.cli import diagnosis, processes, view
 from keelstore.cli.diagnosis_places import devices_of, down_nodes
-from keelstore.cli.layout import POLICIES, Layout
+from keelstore.cli.layout import POLICIES, Layout, command_name
 from keelstore.cli.main import data_option
 from keelstore.cli.problems import DANGER, Problem, is_safe
 from keelstore.cli.processes import NodeState
@@ -38,13 +39,14 @@ def collect(layout: Layout) -> dict[str, Any]:
         overall = "degraded"
     names = {settings.storage_ip(state.node.number): f"node {state.node.number}" for state in states}
     seen = (
-        view.look(layout.node(1).path("etc"), names, [_process(state) for state in states], layout.root)
+        view.look(layout.node(1).path("etc"), names, [_process(state) for state in states], layout.root,
+                  command=command_name())
         if overall != "stopped"
         else None
     )
     return {
         "state": overall,
-        **judged(seen, overall),
+        **judged(seen, overall, layout.root),
         "swift_auth_url": settings.auth_url,
         "storage_url": settings.storage_url,
         "s3_endpoint": settings.endpoint(),
@@ -84,7 +86,7 @@ def collect_cluster(swift_dir: str) -> dict[str, Any]:
     """The same for any other cluster, by its rings. Raises ConfigError."""
     from keelstore.common.cluster import load_cluster
 
-    seen = view.look(swift_dir)
+    seen = view.look(swift_dir, command=command_name())
     answering = [server.answers for server in seen.servers]
     state = "running" if all(answering) and answering else "degraded" if any(answering) else "stopped"
     policies = load_cluster(swift_dir).policies
@@ -114,11 +116,12 @@ def _process(state: NodeState) -> Process:
     )
 
 
-def judged(seen: View | None, state: str) -> dict[str, Any]:
-    """What of the JSON is about health. ``seen`` None: everything is stopped, and nobody can be asked."""
+def judged(seen: View | None, state: str, data: str = "") -> dict[str, Any]:
+    """What of the JSON is about health. ``seen`` None: everything in ``data`` is stopped, and nobody can be asked."""
     if seen is None:
         problems = [
-            Problem(DANGER, "stopped", "the store is stopped", "nothing of it runs", "keelstore up --detach")
+            Problem(DANGER, "stopped", "the store is stopped", "nothing of it runs",
+                    f"{command_name()} up --detach --data {shlex.quote(data)}")
         ]
         return {
             "format": FORMAT,

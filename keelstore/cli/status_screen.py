@@ -85,7 +85,7 @@ def _problems(console: Console, marks: _Marks, problems: Sequence[Mapping[str, A
             console.print(_hung(Text.assemble(("why  ", "dim"), problem["why"]), 2, 5))
             console.print(_hung(Text.assemble(("do   ", "dim"), (problem["do"], "cyan")), 2, 5))
         if len(own) > MAX_PROBLEMS:
-            console.print(Text(f"\n  and {len(own) - MAX_PROBLEMS} more: keelstore status --json", "dim"))
+            console.print(Text(f"\n  and {len(own) - MAX_PROBLEMS} more: add --json", "dim"))
 
 
 def _hung(text: Text, left: int, hang: int) -> Padding:

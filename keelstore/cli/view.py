@@ -88,6 +88,7 @@ class View:
     data: str = ""  # the data directory of 'keelstore up'; '' for any other cluster
     swift_dir: str = ""
     problems: Sequence[str] = ()  # why it is not whole: rings that cannot be read
+    command: str = "keelstore"  # how it was called, for advice
 
     def servers_of(self, role: str) -> list[Server]:
         return [server for server in self.servers if server.role == role]
@@ -99,6 +100,7 @@ def look(
     processes: Sequence[Process] = (),
     data: str = "",
     timeout_s: float = TIMEOUT_S,
+    command: str = "keelstore",
 ) -> View:
     """Ask every server of the rings in ``swift_dir``. ``names``: what machines are called, by IP address. Raises ConfigError
     when there is no cluster file."""
@@ -113,7 +115,7 @@ def look(
         for (role, address), reply in zip(places, replies)
     ]
     servers.sort(key=lambda server: (server.node, server.address, ROLES.index(server.role)))
-    return View(time.time(), rings, servers, processes, data, swift_dir, problems)
+    return View(time.time(), rings, servers, processes, data, swift_dir, problems, command=command)
 
 
 def read_rings(swift_dir: str) -> tuple[dict[str, RingFacts], list[str]]:

@@ -205,6 +205,17 @@ def test_whatever_a_server_sends_status_stands(value: dict[str, Any], disk: dict
     status_screen.show(found, io.StringIO())
 
 
+def test_advice_can_be_pasted() -> None:
+    one = Process("node 1", 1, False, False, 2, 2, True, "/log")
+    view = replace(cluster(node3=with_figures(handoff_partitions=4)), processes=[one], data="/my data", command="bin/keelstore")
+    advice = {problem.code: problem.do for problem in (*diagnose(without(view, "node 1")), *diagnose(replace(view, processes=[])))}
+    assert advice["node-down"] == "bin/keelstore node start 1 --data '/my data'"
+    assert "bin/keelstore node repair --data '/my data'; watch it: bin/keelstore status --data '/my data' --watch 5" in advice["handoffs"]
+    (problem,) = diagnose(replace(view, data="", processes=[], swift_dir="/etc/k"))
+    assert "keelstore node repair --conf NODE.CONF; watch it: bin/keelstore status --swift-dir /etc/k --watch 5" in problem.do
+    assert status.judged(None, "stopped", "/my data")["problems"][0]["do"] == "keelstore up --detach --data '/my data'"
+
+
 def test_the_screen_has_verdict_cause_and_command_in_plain_lines() -> None:
     view = cluster(node1=with_figures(handoff_partitions=4), node2={"devices": {"d1": device()}})
     found = {"state": "running", "swift_dir": "/etc/keelstore", "nodes": [], "policies": [], **status.judged(view, "running")}
