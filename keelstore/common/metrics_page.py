@@ -4,7 +4,8 @@ Daemons are written as they describe themselves: a figure ``handoff_partitions``
 ``keelstore_daemon_handoff_partitions{daemon="object-replicator"}``, one that ends in ``_s`` ends in ``_seconds`` here,
 of lists the length is told, of dicts each number by its key, and ``{device: {figure: number}}`` gets the label
 ``device`` (in it what ends in ``_at`` is a moment, and told as its age). So a new daemon, or a new figure, needs
-nothing here. A role's page has the daemons of that role, so that each is told once.
+nothing here. A role's page has the daemons of that role, what devices hold for it, and the devices themselves unless
+they hold something for a role that stands before it in ``_ROLES`` and so tells of them: each is told once for a node.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from keelstore.common.metrics import Meter, Page
 
 _NOT_FIGURES: Final = frozenset({"pid", "alive", "at", "begun", "done", "failed", "total", "eta_s", "last_pass_s", "running",
                                  "passes", "interval_s"})
+_ROLES: Final = ("object", "container", "account")
 _NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_]+")
 MAX_KEYS: Final = 1000  # of one dict of a daemon: a scrape is not the place for more
 
@@ -35,7 +37,7 @@ def write_health(page: Page, health: Mapping[str, Any]) -> None:
     page.gauge("keelstore_info", "What answers here.", [({"role": role, "version": health["version"]}, 1)])
     page.gauge("keelstore_time_seconds", "The clock of the node.", [({}, now)])
     page.gauge("keelstore_uptime_seconds", "Since the role was loaded.", [({}, health["up_s"])])
-    _devices(page, health["devices"])
+    _devices(page, role, health["devices"])
     page.gauge("keelstore_ring_info", "The rings of this node by their digest: it must be the same on all nodes.",
                [({"ring": name, "md5": ring["md5"]}, 1) for name, ring in health["rings"].items()])
     page.gauge("keelstore_ring_changed_seconds", "When the ring file was last replaced.",
@@ -54,15 +56,20 @@ def write_health(page: Page, health: Mapping[str, Any]) -> None:
             _daemon(page, name, entry, now)
 
 
-def _devices(page: Page, devices: Mapping[str, Any]) -> None:
+def _devices(page: Page, role: str, devices: Mapping[str, Any]) -> None:
+    before = _ROLES[: _ROLES.index(role)] if role in _ROLES else ()
+    own = {name: device for name, device in devices.items()
+           if not any(_role_of(kind) in before for kind in device["partitions"])}
+
     def each(figure: str) -> Iterator[tuple[dict[str, object], Any]]:
-        for name, device in devices.items():
+        for name, device in own.items():
             yield {"device": name}, device[figure]
 
     def each_kind(figure: str) -> Iterator[tuple[dict[str, object], Any]]:
         for name, device in devices.items():
             for kind, count in device[figure].items():
-                yield {"device": name, "kind": kind}, count
+                if role not in _ROLES or _role_of(kind) == role:
+                    yield {"device": name, "kind": kind}, count
 
     page.gauge("keelstore_device_usable", "Whether the server can use the device.", each("usable"))
     page.gauge("keelstore_device_full", "Whether it refuses writes: its room is within fallocate_reserve.", each("is_full"))
@@ -71,6 +78,11 @@ def _devices(page: Page, devices: Mapping[str, Any]) -> None:
     page.gauge("keelstore_device_avail_bytes", "Available to the server.", each("avail"))
     page.gauge("keelstore_device_partitions", "Partitions that have a directory on the device.", each_kind("partitions"))
     page.gauge("keelstore_quarantined", "What was put aside, and waits for someone to look at it.", each_kind("quarantined"))
+
+
+def _role_of(kind: str) -> str:
+    """``objects-1`` is of the role object."""
+    return kind.partition("-")[0].removesuffix("s")
 
 
 def _daemon(page: Page, name: str, entry: Mapping[str, Any], now: float) -> None:

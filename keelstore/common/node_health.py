@@ -21,10 +21,11 @@ is in it.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from keelstore import __version__
@@ -68,20 +69,25 @@ def look_at_devices(root: str, mount_check: bool, reserve: fs.Reserve) -> dict[s
         names = sorted(name for name in os.listdir(root) if fs.is_device_name(name))
     except OSError:
         return {}
+    found = each_device(root, names, lambda path: look_at_device(path, mount_check, reserve))
+    return {name: unusable(value.strerror or str(value)) if isinstance(value, OSError) else value
+            for name, value in found.items() if value is not None}
+
+
+def each_device(root: str, names: Sequence[str], ask: Callable[[str], Any]) -> dict[str, Any]:
+    """What ``ask(path)``, which may block, gives of each device; the OSError of one that fails or does not answer in time."""
     found: dict[str, Any] = {}
 
-    def ask(name: str) -> None:
+    def one(name: str) -> None:
         try:
             with concurrency.time_limit(DEVICE_S):
-                value = on_disk_thread(name, look_at_device, os.path.join(root, name), mount_check, reserve)
+                found[name] = on_disk_thread(name, ask, os.path.join(root, name))
         except WaitTimeout:
-            value = unusable(f"does not answer within {DEVICE_S:.0f} s")
+            found[name] = TimeoutError(errno.ETIMEDOUT, f"does not answer within {DEVICE_S:.0f} s")
         except OSError as error:
-            value = unusable(error.strerror or str(error))
-        if value is not None:
-            found[name] = value
+            found[name] = error
 
-    for task in [concurrency.spawn(ask, name) for name in names]:
+    for task in [concurrency.spawn(one, name) for name in names]:
         task.wait()
     return {name: found[name] for name in names if name in found}
 

@@ -215,16 +215,9 @@ class Recon:
 
     def _each_device(self, ask: Callable[[str], Any]) -> list[tuple[str, Any]]:
         """What ``ask(path)`` gives of each device directory; text for one that fails."""
-        found: list[tuple[str, Any]] = []
-        for name in self._entries() or ():
-            path = os.path.join(self.options.devices, name)
-            try:
-                found.append((name, on_disk_thread(name, ask, path)))
-            except NotADirectoryError:
-                continue
-            except OSError as error:
-                found.append((name, os.strerror(error.errno or 0)))
-        return found
+        found = node_health.each_device(self.options.devices, self._entries() or (), ask)
+        return [(name, (answer.strerror or str(answer)) if isinstance(answer, OSError) else answer)
+                for name, answer in found.items() if not isinstance(answer, NotADirectoryError)]
 
     def _unmounted(self) -> list[dict[str, Any]]:
         return [{"device": name, "mounted": answer} for name, answer in self._each_device(_is_mounted) if answer is not True]

@@ -1,6 +1,6 @@
 import os
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -33,6 +33,7 @@ def test_requests_are_counted_by_method_and_status():
     assert values(page, "keelstore_request_duration_seconds_sum", method="PUT") == [0.004]
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([*METHODS, "X"]), st.integers(100, 599), st.floats(0, 100)), max_size=30))
 def test_histograms_and_counts_agree(requests):
     meter = Meter("proxy")
@@ -83,6 +84,21 @@ HEALTH = {
         "container-y": {"alive": True},
     },
 }
+
+
+def test_devices_are_told_once_for_a_node():
+    device = HEALTH["devices"]["d1"]
+    health = {**HEALTH, "devices": {
+        "shared": {**device, "partitions": {"objects-1": 7, "containers": 3}, "quarantined": {"objects-1": 2, "containers": 1}},
+        "fast": {**device, "partitions": {"containers": 1, "accounts": 1}, "quarantined": {}},
+        "empty": {**device, "partitions": {}, "quarantined": {}}}}
+    told = {role: page_of(None, {**health, "role": role}) for role in ("object", "container", "account")}
+    size = "keelstore_device_size_bytes"
+    assert {role: [len(values(page, size, device=name)) for name in health["devices"]] for role, page in told.items()} == {
+        "object": [1, 1, 1], "container": [0, 1, 1], "account": [0, 0, 1]}
+    assert {role: sum(values(page, "keelstore_device_partitions")) for role, page in told.items()} == {
+        "object": 7, "container": 4, "account": 1}
+    assert {role: sum(values(page, "keelstore_quarantined")) for role, page in told.items()} == {"object": 2, "container": 1, "account": 0}
 
 
 def test_daemons_describe_themselves():

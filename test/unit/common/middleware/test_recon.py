@@ -6,6 +6,7 @@ import os
 import pytest
 
 from keelstore import __version__
+from keelstore.common import node_health
 from keelstore.common.middleware.recon import Recon, ReconOptions, filter_factory
 from test.unit.common.middleware.helpers import Inner, call
 
@@ -141,6 +142,21 @@ def test_mounted_devices(node, monkeypatch):
     assert first["size"] == disk.f_blocks * disk.f_frsize and first["mounted"] is True
     assert isinstance(first["used"], int) and isinstance(first["avail"], int)
     assert second == {"device": "sdb", "mounted": "Input/output error", "size": "", "used": "", "avail": ""}
+
+
+def test_a_device_that_hangs_holds_up_nothing(node, monkeypatch):
+    monkeypatch.setattr(node_health, "DEVICE_S", 0.1)
+    end, begin = os.pipe()
+
+    def ismount(path):
+        return bool(os.read(end, 1)) if path.endswith("sdb") else True
+
+    monkeypatch.setattr(os.path, "ismount", ismount)
+    try:
+        assert ask(node, "unmounted").json() == [{"device": "sdb", "mounted": "does not answer within 0 s"}]
+        assert ask(node, "diskusage").json()[1]["mounted"] == "does not answer within 0 s"
+    finally:
+        os.write(begin, b"xx")
 
 
 def test_no_devices(tmp_path):
