@@ -179,6 +179,12 @@ def test_part_of_what_was_not_uploaded_in_parts(s3: Any, bucket: str) -> None:
     assert s3.get_object(Bucket=bucket, Key="empty", PartNumber=1)["ResponseMetadata"]["HTTPStatusCode"] == 200
 
 
+def test_listing_repeats_what_was_asked(s3: Any, bucket: str) -> None:
+    assert s3.list_objects_v2(Bucket=bucket, StartAfter="")["StartAfter"] == ""
+    assert s3.list_objects_v2(Bucket=bucket, StartAfter="a b")["StartAfter"] == "a b"
+    assert "StartAfter" not in s3.list_objects_v2(Bucket=bucket)
+
+
 # -- what is said of an object -----------------------------------------------------------------------------------------
 
 

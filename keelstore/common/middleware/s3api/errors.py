@@ -151,10 +151,10 @@ class S3Error(KeelstoreError):
         for name, value in self.fields.items():
             if value is not None:
                 parts += (f"<{name}>".encode(), text_of(str(value)), f"</{name}>".encode())
+        if self.code != "InvalidRequest":  # which is about headers: AWS names no resource, and Swift's suite expects none
+            parts += (b"<Resource>", text_of(resource), b"</Resource>")
         parts += (
-            b"<Resource>",
-            text_of(resource),
-            b"</Resource><RequestId>",
+            b"<RequestId>",
             text_of(request_id),
             b"</RequestId><HostId>",
             text_of(request_id),

@@ -54,7 +54,7 @@ def list_objects(request: S3Request) -> Response:
     if second:
         writer.leaf("NextContinuationToken", base64.b64encode(last.encode()).decode() if truncated else None)
         writer.leaf("ContinuationToken", token)
-        writer.leaf("StartAfter", coded(marker) if marker else None)
+        writer.leaf("StartAfter", coded(marker) if "start-after" in query else None)
         writer.leaf("KeyCount", len(entries))
     else:
         writer.leaf("Marker", coded(marker))
