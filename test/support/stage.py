@@ -15,7 +15,7 @@ from typing import Any
 
 from keelstore.common.ring.ring import Node
 from test.support.client import Account, Answer, Endpoint, unique
-from test.support.daemon_runs import configuration, recon_of
+from test.support.daemon_runs import check_log, configuration, log_of, recon_of
 from test.support.peers import KINDS, OURS, PROXY_CONF, SWIFT, Peers
 from test.support.preloaded import DAEMON, INTERNAL, Preloaded
 from test.support.processes import Process
@@ -116,11 +116,11 @@ class Stage(Peers):
 
     def passes(self, which: Sequence[tuple[str, int]], **options: Any) -> None:
         """One pass of each of these daemons, one after the other."""
+        said = {(name, site): len(log_of(self, name, site)) for name, site in which}
         confs = [(name, configuration(self, name, site, **self._options(name), **options)) for name, site in which]
         self._forks.run([(DAEMON, [name, str(conf), "once"]) for name, conf in confs], self.home / "passes.out")
-        for name, site in set(which):
-            log = self.home / f"{name}-{site}.log"
-            assert not log.exists() or "Traceback" not in log.read_text(errors="replace"), log.read_text(errors="replace")[-5000:]
+        for (name, site), length in said.items():
+            check_log(self, name, site, length)
 
     @contextmanager
     def passing(self, *names: str, **options: Any) -> Iterator[None]:
