@@ -5,6 +5,7 @@ two run at a time.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -31,6 +32,7 @@ FAULTS = {
     "do-not-note-changes": "1-8",
     "empty-the-queue-first": "1-8",
 }
+LAW = re.compile(r"^seed \d+: \([a-g]\) ", re.MULTILINE)
 REPLAYED = ("5", "7")  # of copies, and of fragments
 Done = subprocess.CompletedProcess[str]
 
@@ -74,6 +76,8 @@ def test_the_laws_hold_under_fixed_seeds(run: str, result: Callable[[str], Done]
 def test_a_deliberate_fault_is_found(run: str, result: Callable[[str], Done]) -> None:
     done = result(run)
     assert done.returncode == 1 and ", 1 failed: " in done.stdout, done.stdout[-2000:] + done.stderr[-4000:]
+    # by a law that is broken, not because the harness is
+    assert LAW.search(done.stdout) and "the simulation failed" not in done.stdout, done.stdout[-6000:]
 
 
 @pytest.mark.parametrize("run", [f"{seed} once|{seed} again" for seed in REPLAYED])
