@@ -22,20 +22,20 @@ from keelstore.common.codec import Codec, codec_for
 from keelstore.common.concurrency import Task, on_disk_thread, spawn
 from keelstore.common.digests import Digests, digests
 from keelstore.common.errors import ClientDisconnect, RequestError, UnprocessableEntity
-from keelstore.common.headers import Headers, is_true
+from keelstore.common.headers import Headers
 from keelstore.common.http import Response, http_date
 from keelstore.common.policy import ErasureCodingPolicy
 from keelstore.common.quorum import have_quorum
 from keelstore.proxy.fanout import (
     FAILURES,
     Answer,
-    address_of,
     early_answer,
     gather,
     note_failure,
     outcome,
     pad,
     read_short,
+    upload_in_turn,
 )
 from keelstore.proxy.fragments import EC_ETAG, EC_INDEX, EC_LENGTH, EC_PREFIX, assign_fragments
 from keelstore.proxy.placement import Nodes
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from keelstore.proxy.app import ProxyApp
 
 HASHED_APART = 65536  # bytes of a segment from which on its hashing is worth a native thread
+_OFFERS = ("X-Obj-Metadata-Footer", "X-Obj-Multiphase-Commit")  # what a node must know of
 OVERRIDE_ETAG = "X-Backend-Container-Update-Override-Etag"
 OVERRIDE_SIZE = "X-Backend-Container-Update-Override-Size"
 
@@ -62,10 +63,10 @@ def put(app: ProxyApp, request: ProxyRequest, policy: ErasureCodingPolicy, nodes
 class _Slot:
     """A node that takes one fragment archive."""
 
-    __slots__ = ("archives", "fragment", "headers", "node", "upload")
+    __slots__ = ("archives", "fragment", "node", "upload")
 
-    def __init__(self, node: Any, headers: Headers):
-        self.node, self.headers = node, headers
+    def __init__(self) -> None:
+        self.node: Any = None
         self.upload: Any = None
         self.fragment = -1
         self.archives: Digests | None = None
@@ -142,36 +143,14 @@ class _FragmentPut:
         gather([job(own) for own in self.headers], lambda _found: False, 0, self.app.log_failure)
 
     def _connect_one(self, headers: Headers) -> None:
-        app = self.app
-        for node in self.nodes:
-            slot = _Slot(node, headers)
-            timeout_s = app.health.patience_s(node, app.options.node_timeout)
-            try:
-                slot.upload = upload = app.backend.upload(
-                    address_of(node, self.use_replication), f"/{node.device}/{self.part}{self.path}", headers,
-                    method="PUT", length=None, timeout_s=timeout_s, digest=slot.digest,
-                )  # fmt: skip
-                response = upload.ready(timeout_s)
-                app.health.answered(node)
-                if response is None:
-                    offered = upload.continue_headers or {}
-                    if not (is_true(offered.get("X-Obj-Metadata-Footer"))
-                            and is_true(offered.get("X-Obj-Multiphase-Commit"))):
-                        upload.abort()
-                        app.health.error(node, "PUT: takes no fragments in two phases")
-                        continue
-                    self.live.append(slot)
-                    return
-                body = read_short(response, app.options.node_timeout)
-            except (*FAILURES, ValueError) as error:
-                self._failed(slot, error)
-                continue
-            upload.abort()
-            if response.status >= 500:
-                note_failure(app, node, "PUT", self.path, response.status)
-                continue
-            self.answers.append(Answer(response.status, response.headers, body, node))
-            return
+        slot = _Slot()
+        found = upload_in_turn(self.app, self.nodes, self.part, self.path, headers, None, slot.digest, _OFFERS,
+                               self.use_replication)
+        if isinstance(found, Answer):
+            self.answers.append(found)
+        elif found is not None:
+            slot.node, slot.upload = found
+            self.live.append(slot)
 
     def _early(self) -> Response | None:
         """The client's answer when the nodes' first ones already settle it."""
@@ -183,8 +162,7 @@ class _FragmentPut:
             slot.fragment, slot.archives = fragment, self.digests
 
     def _failed(self, slot: _Slot, error: BaseException) -> None:
-        if slot.upload is not None:
-            slot.upload.abort()
+        slot.upload.abort()
         self.app.health.failed(slot.node, f"PUT {self.path}", error)
 
     # -- the body ------------------------------------------------------------------------------------------------------

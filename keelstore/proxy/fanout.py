@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from keelstore.common.backend import Upload
 from keelstore.common.concurrency import Event, spawn, time_limit
 from keelstore.common.errors import BackendError, KeelstoreError, WaitTimeout
-from keelstore.common.headers import Headers
+from keelstore.common.headers import Headers, is_true
 from keelstore.common.http import Response
 from keelstore.common.quorum import best_response, have_quorum
 from keelstore.proxy.placement import Nodes
@@ -126,6 +127,51 @@ def ask_in_turn(
         if status == 404 and node.is_handoff and not has_timestamp(response.headers):
             continue
         return Answer(status, response.headers, data, node)
+    return None
+
+
+def upload_in_turn(
+    app: ProxyApp,
+    nodes: Nodes,
+    part: int,
+    path: str,
+    headers: Headers,
+    length: int | None,
+    digest: Callable[[], str],
+    offers: Sequence[str] = (),
+    use_replication: bool = False,
+) -> tuple[Any, Upload] | Answer | None:
+    """The first of the nodes, one after the other, that takes the body of a PUT and ``offers`` what it needs (in its 100
+    Continue), and the upload to it; or the answer, below 500, of one that wants no body. None when there is neither.
+
+    Each wait of the upload is bounded as any node's, also where this one was not trusted to answer in that time.
+    """
+    for node in nodes:
+        upload = None
+        try:
+            upload = app.backend.upload(
+                address_of(node, use_replication), f"/{node.device}/{part}{path}", headers, method="PUT", length=length,
+                timeout_s=app.options.node_timeout, digest=digest,
+            )  # fmt: skip
+            response = upload.ready(app.health.patience_s(node, app.options.node_timeout))
+            app.health.answered(node)
+            if response is None:
+                lacks = [name for name in offers if not is_true(upload.continue_headers.get(name))]
+                if not lacks:
+                    return node, upload
+                upload.abort()
+                app.health.error(node, f"PUT {path}: does not offer {', '.join(lacks)}")
+                continue
+            body = read_short(response, app.options.node_timeout)
+        except (*FAILURES, ValueError) as error:
+            if upload is not None:
+                upload.abort()
+            app.health.failed(node, f"PUT {path}", error)
+            continue
+        upload.abort()
+        if response.status < 500:
+            return Answer(response.status, response.headers, body, node)
+        note_failure(app, node, "PUT", path, response.status)
     return None
 
 

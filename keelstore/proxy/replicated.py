@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from hashlib import md5
 from typing import TYPE_CHECKING, Any
 
+from keelstore.common.backend import Upload
 from keelstore.common.errors import ClientDisconnect, RequestError
-from keelstore.common.headers import Headers, is_true
+from keelstore.common.headers import Headers
 from keelstore.common.http import Response, http_date
 from keelstore.common.quorum import have_quorum
 from keelstore.proxy.fanout import (
     FAILURES,
     Answer,
-    address_of,
     early_answer,
     gather,
     note_failure,
@@ -27,6 +27,7 @@ from keelstore.proxy.fanout import (
     pad,
     read_short,
     to_quorum,
+    upload_in_turn,
 )
 from keelstore.proxy.placement import Nodes
 from keelstore.proxy.request import ProxyRequest
@@ -126,7 +127,7 @@ class _Streaming:
         self.quorum = policy.write_quorum(self.count)
         self.use_replication = request.uses_replication_network
         self.hasher = md5(usedforsecurity=False)
-        self.live: list[tuple[Any, Any]] = []  # (node, upload)
+        self.live: list[tuple[Any, Upload]] = []
         self.answers: list[Answer] = []  # of nodes that need no body
         self.boundary = b""
 
@@ -164,36 +165,13 @@ class _Streaming:
         gather([job(own) for own in self.headers], lambda _found: False, 0, self.app.log_failure)
 
     def _connect_one(self, headers: Headers, length: int | None) -> None:
-        app = self.app
-        for node in self.nodes:
-            upload = None
-            timeout_s = app.health.patience_s(node, app.options.node_timeout)
-            try:
-                upload = app.backend.upload(
-                    address_of(node, self.use_replication), f"/{node.device}/{self.part}{self.path}", headers,
-                    method="PUT", length=length, timeout_s=timeout_s, digest=self.hasher.hexdigest,
-                )  # fmt: skip
-                response = upload.ready(timeout_s)
-                app.health.answered(node)
-                if response is None:
-                    if self.boundary and not is_true((upload.continue_headers or {}).get("X-Obj-Metadata-Footer")):
-                        upload.abort()
-                        app.health.error(node, "PUT: takes no footers")
-                        continue
-                    self.live.append((node, upload))
-                    return
-                body = read_short(response, app.options.node_timeout)
-            except (*FAILURES, ValueError) as error:
-                if upload is not None:
-                    upload.abort()
-                app.health.failed(node, f"PUT {self.path}", error)
-                continue
-            upload.abort()
-            if response.status >= 500:
-                note_failure(app, node, "PUT", self.path, response.status)
-                continue
-            self.answers.append(Answer(response.status, response.headers, body, node))
-            return
+        offers = ("X-Obj-Metadata-Footer",) if self.boundary else ()
+        found = upload_in_turn(self.app, self.nodes, self.part, self.path, headers, length, self.hasher.hexdigest, offers,
+                               self.use_replication)
+        if isinstance(found, Answer):
+            self.answers.append(found)
+        elif found is not None:
+            self.live.append(found)
 
     def _early(self) -> Response | None:
         """The client's answer when the nodes' first ones already settle it."""
@@ -249,7 +227,7 @@ class _Streaming:
         if len(live) + len(self.answers) < self.count:
             app.repair.ask(index, self.part, self.path)
 
-        def job(node: Any, upload: Any) -> Callable[[], Answer | None]:
+        def job(node: Any, upload: Upload) -> Callable[[], Answer | None]:
             def run() -> Answer | None:
                 try:
                     response = upload.finish(app.options.node_timeout)

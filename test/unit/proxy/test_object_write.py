@@ -3,7 +3,7 @@ from hashlib import md5
 
 import pytest
 
-from keelstore.common.errors import BackendError
+from keelstore.common.errors import BackendError, BackendTimeout
 from test.support.fakes import DOWN
 
 OBJ = "/v1/AUTH_a/c/o"
@@ -93,6 +93,23 @@ def test_streamed_put_drops_a_node_that_stops_taking_data(make_proxy):
     proxy.script("object", "PUT", *[(201, {"Etag": md5(body).hexdigest()})] * 2)
     assert proxy.ask("PUT", OBJ, body=body).status == 201
     assert sorted(len(call.body) for call in proxy.sent("object", "PUT")) == [1000, 70_000, 70_000]
+
+
+def test_a_node_that_was_silent_has_little_time_to_answer_and_as_much_as_others_for_the_body(proxy):
+    waits = []
+    plain = proxy.backend.upload
+
+    def upload(address, path, headers, **kwargs):
+        made = plain(address, path, headers, **kwargs)
+        made.ready = lambda timeout_s=None: waits.append((path.split("/")[1], kwargs["timeout_s"], timeout_s))
+        return made
+
+    proxy.backend.upload = upload
+    node = proxy.rings.ring.primaries(0)[0]
+    proxy.app.health.failed(node, "PUT", BackendTimeout("silent"))
+    proxy.script("object", "PUT", 201, 201, 201)
+    assert proxy.ask("PUT", OBJ, body=b"x" * 70000).status == 201
+    assert sorted(waits) == [("ob0", 10.0, 1.0), ("ob1", 10.0, 10.0), ("ob2", 10.0, 10.0)]
 
 
 def test_streamed_put_gives_up_below_quorum(make_proxy):
