@@ -165,7 +165,8 @@ def _of(error: RequestError) -> S3Error:
 
 
 def filter_factory(global_conf: dict[str, str], **local_conf: str) -> Callable[[WSGIApp], S3Api]:
-    options = parse(S3ApiOptions, {**global_conf, **local_conf})
+    options = parse(S3ApiOptions, {**global_conf, **local_conf}, section="filter:s3api", local=local_conf,
+                    known=("use", "set *", "log_*"))
     register_info(
         "s3api",
         max_bucket_listing=options.max_bucket_listing,
