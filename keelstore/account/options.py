@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from keelstore.common.daemon_frame import DaemonOptions
 from keelstore.common.db_options import DatabaseAuditorOptions, DatabaseReplicatorOptions
-from keelstore.common.options import not_negative, option, positive
+from keelstore.common.options import not_negative, option, positive, unused
 from keelstore.common.storage_server import StorageServerOptions
 
 
@@ -14,9 +14,9 @@ from keelstore.common.storage_server import StorageServerOptions
 class AccountServerOptions(StorageServerOptions):
     """Options of ``[app:account-server]``."""
 
-    auto_create_account_prefix: str = option(".", "Deprecated: set it in [swift-constraints] of the cluster file.")
-    db_preallocation: bool = option(False, "Accepted for old files; databases grow as they need.")
-    db_query_logging: bool = option(False, "Accepted for old files; statements are not logged.")
+    auto_create_account_prefix: str = unused(".", "set it in [swift-constraints] of the cluster file.")
+    db_preallocation: bool = unused(False, "databases grow as they need.")
+    db_query_logging: bool = unused(False, "statements are not logged.")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@
 
 Types that a field may have: str, int, float, bool, ``tuple[str, ...]`` (comma separated), and ``T | None`` of these
 (empty, ``auto`` or ``none`` mean None). A bad value raises ConfigError; an unknown option of the section is a warning with
-the nearest known name.
+the nearest known name, and so is one that has no effect here (``unused``).
 """
 
 from __future__ import annotations
@@ -43,6 +43,14 @@ def option(
     return dataclasses.field(
         default=default, metadata={"help": help, "check": check, "names": names, "separator": separator}
     )
+
+
+def unused(default: Any, why: str, *, check: Check | None = None) -> Any:
+    """An option that the field has and nothing of ours needs: a bad value stops the start as ever, one that is not the
+    default is told of. ``why``: what is so instead.
+    """
+    found: dataclasses.Field[Any] = option(default, f"Accepted, without effect: {why}", check=check)
+    return dataclasses.field(default=default, metadata={**found.metadata, "unused": why})
 
 
 # -- checks ------------------------------------------------------------------------------------------------------------
@@ -148,6 +156,7 @@ def parse(
     file = file or str(conf.get("__file__", ""))
     fields = _fields(typing.cast(typing.Hashable, cls))
     values: dict[str, Any] = {}
+    local = None if local is None else tuple(local)
     for name, (field, kind, optional) in fields.items():
         if name not in conf or field.name in values:
             continue
@@ -164,6 +173,8 @@ def parse(
         if expected:
             raise ConfigError(f"expected {expected}", file=file, section=section, option=name, value=text)
         values[field.name] = value
+        if "unused" in field.metadata and value != field.default and (local is None or name in local):
+            _tell_unused(file, section, name, field.metadata["unused"])
     if local is not None:
         allowed = tuple(known)
         for name in local:
@@ -175,6 +186,12 @@ def parse(
             log.warning("%s [%s]: unknown option %s%s", file or "configuration", section, name,
                         f" (did you mean {close[0]}?)" if close else "")
     return cls(**values)
+
+
+@cache
+def _tell_unused(file: str, section: str, name: str, why: str) -> None:
+    """Once in a process, however often a file is parsed."""
+    log.warning("%s [%s]: option %s has no effect: %s", file or "configuration", section, name, why)
 
 
 # -- documentation -----------------------------------------------------------------------------------------------------

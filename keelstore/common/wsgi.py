@@ -36,7 +36,7 @@ from keelstore.common.http import WSGIApp
 from keelstore.common.httpserver import ServerOptions, server_options
 from keelstore.common.logs import LogOptions, logger_for
 from keelstore.common.metrics import Meter
-from keelstore.common.options import not_negative, option, parse, positive
+from keelstore.common.options import not_negative, option, parse, positive, unused
 from keelstore.common.paste_config import Component, Configuration, pipeline_of, read_config
 from keelstore.common.stats import stats_for
 
@@ -76,7 +76,7 @@ class ListenOptions:
     key_file: str = option("", "Its key.")
     stale_worker_timeout: float = option(86400.0, "Seconds that a worker may finish its requests after a reload.",
                                          check=not_negative)
-    eventlet_debug: bool = option(False, "Accepted and ignored.")
+    eventlet_debug: bool = unused(False, "it is a switch of a library that serves no connection here.")
     allow_placeholder_secrets: bool = option(
         False, "Start although the hash path prefix and suffix are placeholders such as 'changeme', or tempauth has "
                "the well-known test users on an address that others reach.")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from keelstore.common.daemon_frame import DaemonOptions
 from keelstore.common.db_options import DatabaseAuditorOptions, DatabaseReplicatorOptions
-from keelstore.common.options import not_negative, option, positive
+from keelstore.common.options import not_negative, option, positive, unused
 from keelstore.common.storage_server import StorageServerOptions
 
 
@@ -18,9 +18,9 @@ class ContainerServerOptions(StorageServerOptions):
     allowed_sync_hosts: tuple[str, ...] = option(
         ("127.0.0.1",), "Hosts that X-Container-Sync-To may name in a plain URL; realms need no entry here."
     )
-    auto_create_account_prefix: str = option(".", "Deprecated: set it in [swift-constraints] of the cluster file.")
-    db_preallocation: bool = option(False, "Accepted for old files; databases grow as they need.")
-    db_query_logging: bool = option(False, "Accepted for old files; statements are not logged.")
+    auto_create_account_prefix: str = unused(".", "set it in [swift-constraints] of the cluster file.")
+    db_preallocation: bool = unused(False, "databases grow as they need.")
+    db_query_logging: bool = unused(False, "statements are not logged.")
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,16 @@ class ContainerUpdaterOptions(DaemonOptions):
     node_timeout: float = option(3.0, "Seconds to wait for an answer of another node.", check=positive)
     containers_per_second: float = option(50.0, "Containers that are looked at in a second; those that have not changed "
                                                 "do not count. 0: no limit.", check=not_negative)
-    slowdown: float = option(0.01, "Deprecated: use containers_per_second.", check=not_negative)
+    slowdown: float | None = option(None, "Deprecated, in favour of containers_per_second: seconds from one container to the "
+                                          "next at the least.", check=not_negative)
     account_suppression_time: float = option(60.0, "Seconds that an account is left alone that could not be told.",
                                              check=not_negative)
+
+    @property
+    def rate(self) -> float:
+        """Containers a second by both options of that; 0: no limit."""
+        limits = (self.containers_per_second, 1 / self.slowdown if self.slowdown else 0.0)
+        return min((limit for limit in limits if limit), default=0.0)
 
 
 @dataclass(frozen=True)
@@ -54,7 +61,7 @@ class ContainerReconcilerOptions(DaemonOptions):
     processes: int = option(0, "Processes in the cluster that share the queue; 0: in a node, all nodes share it; alone, "
                                "one does everything.", check=not_negative)
     process: int = option(0, "Which of them this is, from 0.", check=not_negative)
-    ring_check_interval: float = option(15.0, "Accepted: rings are looked at every 15 s.", check=positive)
+    ring_check_interval: float = unused(15.0, "rings are looked at every 15 s.", check=positive)
     node_timeout: float = option(10.0, "Seconds to wait for an answer of another node.", check=positive)
     internal_client_conf_path: str = option("", "Configuration of the pipeline that requests go through; empty: that of "
                                                 "this file if it ends in a proxy, else one of cache and proxy-server. It "

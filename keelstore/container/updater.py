@@ -107,7 +107,7 @@ class ContainerUpdater(Daemon):
         self.peers = Peers(backend, world.clock, self._on_return)
         self.queue: WorkQueue[Job] = WorkQueue(MAX_TOLD)
         self.workers = Workers(self.queue, self._on_due, options.concurrency, self.log, world.clock)
-        self._rate = RateLimit(options.containers_per_second)
+        self._rate = RateLimit(options.rate)
         self._settled: dict[str, Stamp] = {}
         self._told: OrderedDict[str, float] = OrderedDict()
         self._suppressed: dict[str, float] = {}  # account to when it is tried again

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from keelstore.common.daemon_frame import DaemonOptions
-from keelstore.common.options import count_of_nodes, not_negative, one_of, option, percent, positive
+from keelstore.common.options import count_of_nodes, not_negative, one_of, option, percent, positive, unused
 from keelstore.common.storage_server import StorageServerOptions
 
 DEFAULT_ALLOWED_HEADERS = (
@@ -51,7 +51,7 @@ class ObjectServerOptions(StorageServerOptions):
     mb_per_sync: int = option(512, "MiB of an upload after which what is written is synced.", check=positive)
     allowed_headers: tuple[str, ...] = option(
         DEFAULT_ALLOWED_HEADERS, "Headers kept with an object, beside X-Object-Meta-* and those of the system.")
-    eventlet_tpool_num_threads: str = option("auto", "Accepted and unused: each device has threads of its own.",
+    eventlet_tpool_num_threads: str = unused("auto", "each device has threads of its own.",
                                              check=_auto_or_number)
     replication_concurrency: int = option(4, "SSYNC requests answered at once; 0: no limit.", check=not_negative)
     replication_concurrency_per_device: int = option(1, "SSYNC requests answered at once for one device; 0: no limit.",
@@ -62,7 +62,7 @@ class ObjectServerOptions(StorageServerOptions):
                                                 check=not_negative)
     replication_failure_ratio: float = option(1.0, "Failures for each success above which an SSYNC is broken off.",
                                               check=not_negative)
-    splice: bool = option(False, "Accepted and unused: bodies go out by sendfile where that pays.")
+    splice: bool = unused(False, "bodies go out by sendfile where that pays.")
     reclaim_age: float = option(604800.0, "Seconds after which a tombstone may go.", check=positive)
     commit_window: float = option(60.0, "Seconds that a fragment waits for its commit before it may be reclaimed.",
                                   check=not_negative)
@@ -82,15 +82,15 @@ class ObjectUpdaterOptions(DaemonOptions):
                                     "that a server of the same node has just kept are sent without waiting for it.",
                              check=positive)
     concurrency: int = option(8, "Containers that are told at once.", check=positive)
-    updater_workers: int = option(1, "Accepted: each device has threads of its own.", check=positive)
+    updater_workers: int = unused(1, "each device has threads of its own.", check=positive)
     objects_per_second: float = option(50.0, "Requests a second, for each device that is scanned; many updates of one "
                                              "container can be one request. 0: no limit.", check=not_negative)
     node_timeout: float = option(10.0, "Seconds to wait for an answer of another node.", check=positive)
-    report_interval: float = option(300.0, "Accepted: the state is shown all the time.", check=positive)
-    max_objects_per_container_per_second: float = option(
-        0.0, "Accepted: updates of one container go out in one request.", check=not_negative)
-    per_container_ratelimit_buckets: int = option(1000, "Accepted, as above.", check=positive)
-    max_deferred_updates: int = option(10000, "Accepted, as above.", check=not_negative)
+    report_interval: float = unused(300.0, "the state is shown all the time.", check=positive)
+    max_objects_per_container_per_second: float = unused(
+        0.0, "updates of one container go out in one request.", check=not_negative)
+    per_container_ratelimit_buckets: int = unused(1000, "updates of one container go out in one request.", check=positive)
+    max_deferred_updates: int = unused(10000, "updates of one container go out in one request.", check=not_negative)
     async_tracker_max_entries: int = option(100, "Containers whose oldest waiting update is looked at.", check=positive)
     async_tracker_dump_count: int = option(5, "Of those, how many are shown in recon.", check=not_negative)
 
@@ -102,7 +102,7 @@ class ObjectExpirerOptions(DaemonOptions):
     """
 
     interval: float = option(300.0, "Seconds from the beginning of one pass to that of the next.", check=positive)
-    report_interval: float = option(300.0, "Accepted: the state is shown all the time.", check=positive)
+    report_interval: float = unused(300.0, "the state is shown all the time.", check=positive)
     tasks_per_second: float = option(50.0, "Entries of the queue that are carried out in a second. 0: no limit.",
                                      check=not_negative)
     concurrency: int = option(1, "Entries that are carried out at once.", check=positive)
@@ -134,7 +134,7 @@ class PartitionDaemonOptions(DaemonOptions):
     concurrency: int = option(4, "Partitions that are worked on at once.", check=positive)
     http_timeout: float = option(60.0, "Seconds to wait for hashes, and for each line of an SSYNC session.", check=positive)
     node_timeout: float = option(10.0, "Seconds that a peer may take to accept what is sent.", check=positive)
-    stats_interval: float = option(300.0, "Accepted: the state is shown all the time.", check=positive)
+    stats_interval: float = unused(300.0, "the state is shown all the time.", check=positive)
     ring_check_interval: float = option(15.0, "Seconds between two looks for a new ring.", check=positive)
     reclaim_age: float = option(604800.0, "Seconds after which a tombstone goes.", check=positive)
     commit_window: float = option(60.0, "Seconds that a fragment waits for its commit before it may be reclaimed.",
@@ -145,7 +145,7 @@ class PartitionDaemonOptions(DaemonOptions):
 class ObjectReplicatorOptions(PartitionDaemonOptions):
     """Options of ``[object-replicator]``."""
 
-    replicator_workers: int = option(0, "Accepted: each device has threads of its own.", check=not_negative)
+    replicator_workers: int = unused(0, "each device has threads of its own.", check=not_negative)
     sync_method: str = option("ssync", "How objects get to other nodes: ssync, or rsync, which needs an rsync daemon there.",
                               check=one_of("ssync", "rsync"))
     rsync_timeout: float = option(900.0, "Seconds that one run of rsync may take.", check=positive)
@@ -169,7 +169,7 @@ class ObjectReconstructorOptions(PartitionDaemonOptions):
     reconstructor_workers: int = option(
         0, "Processes that share the devices, when the daemon runs alone; 0: one does everything. In a node all daemons "
            "share one process.", check=not_negative)
-    lockup_timeout: float = option(1800.0, "Accepted: every wait has its own limit.", check=positive)
+    lockup_timeout: float = unused(1800.0, "every wait has its own limit.", check=positive)
     handoffs_only: bool = option(False, "Send home what belongs elsewhere, and nothing else. For the time of a rebalance.",
                                  names=("handoffs_only", "handoffs_first"))
     rebuild_handoff_node_count: int = option(
@@ -211,3 +211,23 @@ class ObjectAuditorOptions(DaemonOptions):
     quarantine_limit_share: float = option(
         0.05, "Share of the objects of a device, of those read last, that may fail before the auditor stops putting them "
               "aside and reports: then the device or its controller is at fault, not the objects.", check=_share)
+
+
+@dataclass(frozen=True)
+class ObjectRelinkerOptions:
+    """Options of ``[object-relinker]``."""
+
+    devices: str = option("/srv/node", "Directory that holds the device mount points.")
+    mount_check: bool = option(True, "A device that is not a mount point is an error.")
+    swift_dir: str = option("/etc/swift", "Directory of the cluster file and the rings.")
+    recon_cache_path: str = option("/var/cache/swift", "Directory of the recon files.")
+    workers: int | None = option(None, "Processes that share the devices; auto: one for each device.", check=not_negative)
+    files_per_second: float = option(0.0, "Hash directories that each process looks at in a second; 0: no limit.",
+                                     check=not_negative)
+    stats_interval: float = option(300.0, "Seconds between two log lines about the progress.", check=positive)
+    clobber_hardlink_collisions: bool = option(
+        False, "Where another file has the name that a link is to get: put aside what is in the new place (relink), or keep "
+               "it and remove the old one (cleanup). Else it is an error, and both stay.")
+    reclaim_age: float = option(604800.0, "Seconds after which a tombstone goes.", check=positive)
+    commit_window: float = option(60.0, "Seconds that a fragment waits for its commit before it may be reclaimed.",
+                                  check=not_negative)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from keelstore.common.errors import ConfigError
-from keelstore.common.options import count_of_nodes, not_negative, one_of, option, parse, percent, positive
+from keelstore.common.options import count_of_nodes, not_negative, one_of, option, parse, percent, positive, unused
 from keelstore.common.policy import Policies
 
 log = logging.getLogger("keelstore.config")
@@ -90,21 +90,21 @@ class ProxyOptions(PolicyOptions):
                                             check=not_negative)
     recheck_container_existence: int = option(60, "Seconds to remember what is known of a container.",
                                               check=not_negative)
-    recheck_updating_shard_ranges: int = option(3600, "Accepted for old files; shards are looked up for each update.",
+    recheck_updating_shard_ranges: int = unused(3600, "shards are looked up for each update.",
                                                 check=not_negative)
-    recheck_listing_shard_ranges: int = option(600, "Accepted for old files; shards are looked up for each listing.",
+    recheck_listing_shard_ranges: int = unused(600, "shards are looked up for each listing.",
                                                check=not_negative)
     account_existence_skip_cache_pct: float = option(0.0, "Percentage of look-ups that ask anew.", check=percent)
     container_existence_skip_cache_pct: float = option(0.0, "Percentage of look-ups that ask anew.", check=percent)
-    container_updating_shard_ranges_skip_cache_pct: float = option(0.0, "Accepted for old files; always asked anew.",
+    container_updating_shard_ranges_skip_cache_pct: float = unused(0.0, "always asked anew.",
                                                                    check=percent)
-    container_listing_shard_ranges_skip_cache_pct: float = option(0.0, "Accepted for old files; always asked anew.",
+    container_listing_shard_ranges_skip_cache_pct: float = unused(0.0, "always asked anew.",
                                                                   check=percent)
-    namespace_cache_tokens_per_session: int = option(3, "Accepted for old files; shards are not cached.",
+    namespace_cache_tokens_per_session: int = unused(3, "shards are not cached.",
                                                      check=not_negative)
-    namespace_avg_backend_fetch_time: float = option(0.3, "Accepted for old files; shards are not cached.",
+    namespace_avg_backend_fetch_time: float = unused(0.3, "shards are not cached.",
                                                      check=positive)
-    object_chunk_size: int = option(65536, "Bytes read at once from an object server.", check=positive)
+    object_chunk_size: int = unused(65536, "bodies are sent on in the pieces that they arrive in.", check=positive)
     client_chunk_size: int = option(65536, "Bytes read at once from a client.", check=positive)
     node_timeout: float = option(10.0, "Seconds to wait for a storage node.", check=positive)
     recoverable_node_timeout: float | None = option(

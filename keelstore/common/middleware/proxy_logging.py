@@ -37,7 +37,7 @@ from keelstore.common.middleware.bodies import (
     file_region_sent,
     held_pieces,
 )
-from keelstore.common.options import not_negative, option, parse
+from keelstore.common.options import not_negative, option, parse, unused
 from keelstore.common.stats import NO_STATS, NoStats, stats_for
 
 AFTER: Final[tuple[str, ...]] = ()
@@ -63,7 +63,7 @@ class ProxyLoggingOptions:
     reveal_sensitive_prefix: int = option(16, "Characters shown of a token or signature.", check=not_negative)
     log_anonymization_method: str = option("md5", "Hash function of {field.anonymized}.")
     log_anonymization_salt: str = option("", "Salt of {field.anonymized}.")
-    storage_domain: str = option("", "Accepted for old files; paths are logged as they came.")
+    storage_domain: str = unused("", "paths are logged as they came.")
     emit_every_s: float = option(
         -1.0, "Seconds between metrics of a body still under way; 0: at each part; below 0: never.",
         names=("statsd_emit_buffer_xfer_bytes_seconds",))

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from keelstore.common.http import Environ, Request, Response, StartResponse, WSGIApp
 from keelstore.common.logs import logger_for
-from keelstore.common.options import not_negative, option, parse
+from keelstore.common.options import not_negative, option, parse, unused
 
 AFTER: Final = ("catch_errors", "gatekeeper", "healthcheck")
 BEFORE: Final[tuple[str, ...]] = ()
@@ -47,7 +47,7 @@ Profile = dict[str, list[float]]
 class XProfileOptions:
     """Options of ``[filter:xprofile]``."""
 
-    profile_module: str = option("", "Accepted and ignored: the profiler is that of the standard library.")
+    profile_module: str = unused("", "the profiler is that of the standard library.")
     log_filename_prefix: str = option("/var/log/keelstore/profile/default.profile.", "Start of the names of profiles.")
     dump_interval: float = option(5.0, "Seconds between writes of a worker's profile.", check=not_negative)
     dump_timestamp: bool = option(False, "Keep earlier writes: put the time into the names.")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 import pytest
 
 from keelstore.common.errors import ConfigError
-from keelstore.common.options import document, not_negative, one_of, option, parse, port_number, positive
+from keelstore.common.options import document, not_negative, one_of, option, parse, port_number, positive, unused
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,7 @@ class Sample:
     digests: tuple[str, ...] = option(("a",), "Names.", separator=" ")
     sorting_method: str = option("shuffle", "How.", check=one_of("shuffle", "timing"))
     bind_port: int = option(1, "Port.", check=port_number)
+    old_period: float = unused(5.0, "nothing waits.", check=positive)
 
 
 def test_defaults_and_types():
@@ -42,6 +43,18 @@ def test_an_unknown_option_is_warned_of_with_the_nearest_name(caplog):
         parse(Sample, {"node_timeot": "3", "log_name": "x"}, section="s", local=["node_timeot", "log_name"], known=["log_*"])
     assert len(caplog.records) == 1
     assert "node_timeot" in caplog.text and "did you mean node_timeout?" in caplog.text
+
+
+def test_an_option_without_effect_is_told_of_once(caplog):
+    with caplog.at_level(logging.WARNING, "keelstore.config"):
+        for _ in range(2):
+            parse(Sample, {"old_period": "7"}, section="s", file="/once.conf", local={"old_period": "7"})
+        parse(Sample, {"old_period": "5"}, section="s", file="/default.conf", local=["old_period"])
+        parse(Sample, {"old_period": "7"}, section="s", file="/inherited.conf", local=[])
+    assert [record.getMessage() for record in caplog.records] == ["/once.conf [s]: option old_period has no effect: nothing waits."]
+    with pytest.raises(ConfigError):
+        parse(Sample, {"old_period": "0"})
+    assert {doc.name: doc.help for doc in document(Sample)}["old_period"] == "Accepted, without effect: nothing waits."
 
 
 def test_documentation_comes_from_the_fields():

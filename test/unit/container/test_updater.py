@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from keelstore.common import concurrency
 from keelstore.common.headers import Headers
 from keelstore.container.broker import ContainerInfo
+from keelstore.container.options import ContainerUpdaterOptions
 from keelstore.container.updater import AGAIN_S, Report, is_due_again, report_of
 from test.support.cluster import InProcessCluster
 from test.support.daemons import Daemons
@@ -210,3 +211,8 @@ def test_a_deleted_container_is_told(cluster: InProcessCluster, daemons: Daemons
     part = ring.partition(cluster.proxy.cluster.hash_path.digest("a"))
     answer = cluster.proxy.backend.call(nodes[0].address, "GET", f"/{nodes[0].device}/{part}/a", Headers())
     assert answer.read() == b""
+
+
+@pytest.mark.parametrize("per_second,slowdown,rate", [(50, None, 50), (50, 0.1, 10), (50, 0.01, 50), (50, 0, 50), (0, 0.5, 2), (0, None, 0)])
+def test_the_slower_of_both_options_counts(per_second: float, slowdown: float | None, rate: float) -> None:
+    assert ContainerUpdaterOptions(containers_per_second=per_second, slowdown=slowdown).rate == rate

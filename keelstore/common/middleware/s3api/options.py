@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from keelstore.common.options import not_negative, option, positive
+from keelstore.common.options import not_negative, option, positive, unused
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class S3ApiOptions:
         (), "Origins that preflights are allowed for where no bucket says it; * for any."
     )
     ratelimit_as_client_error: bool = option(False, "Answer 429 instead of 503 to who comes too fast.")
-    auth_pipeline_check: bool = option(
-        True, "Refuse to start where no auth filter, or nothing that S3 needs, stands to the right."
+    auth_pipeline_check: bool = unused(
+        True, "the order of the filters is checked at every start, and without an auth filter S3 requests are refused."
     )
     force_swift_request_proxy_log: bool = option(False, "Log the Swift requests that an S3 request becomes, too.")
