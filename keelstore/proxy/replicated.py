@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Sequence
+from functools import cache
 from hashlib import md5
 from typing import TYPE_CHECKING, Any
 
@@ -73,14 +74,14 @@ def _put_small(app: ProxyApp, request: ProxyRequest, length: int, nodes: Nodes, 
         if not more:
             raise ClientDisconnect
         body += more
-    digest = md5(body, usedforsecurity=False).hexdigest()
+    digest = cache(lambda: md5(body, usedforsecurity=False).hexdigest())  # once for all nodes of this process, if any
     footers = _footers(request)
     if footers:
         if "Etag" not in headers[0]:  # the client's is to be checked by the servers
-            footers.setdefault("Etag", digest)
+            footers.setdefault("Etag", digest())
         for own in headers:
             own.update(footers)
-    answers = to_quorum(app, request, nodes, "PUT", part, path, headers, body=body, digest=lambda: digest)
+    answers = to_quorum(app, request, nodes, "PUT", part, path, headers, body=body, digest=digest)
     return conclude(request, answers)
 
 
@@ -126,7 +127,7 @@ class _Streaming:
         self.count = len(headers)
         self.quorum = policy.write_quorum(self.count)
         self.use_replication = request.uses_replication_network
-        self.hasher = md5(usedforsecurity=False)
+        self.hasher = md5(usedforsecurity=False)  # for nodes of this process, and for footers; the others hash anyway
         self.live: list[tuple[Any, Upload]] = []
         self.answers: list[Answer] = []  # of nodes that need no body
         self.boundary = b""
@@ -182,6 +183,7 @@ class _Streaming:
     def _transfer(self, length: int | None) -> None:
         limit = self.app.cluster.limits.max_file_size
         size = self.app.options.client_chunk_size
+        is_hashed = bool(self.boundary) or any(self.app.backend.is_local(upload.address) for _node, upload in self.live)
         received = 0
         while length is None or received < length:
             data = read_body(self.request, size if length is None else min(size, length - received))
@@ -190,7 +192,8 @@ class _Streaming:
             received += len(data)
             if received > limit:
                 raise RequestError("Your request is too large.", status=413)
-            self.hasher.update(data)
+            if is_hashed:
+                self.hasher.update(data)
             self._send(data)
         if length is not None and received < length:
             raise ClientDisconnect

@@ -96,12 +96,15 @@ class FakeBackend:
         self.calls.append(made)
         return FakeUpload(self, made, length)
 
+    def is_local(self, address: Any) -> bool:
+        return False
+
 
 class FakeUpload:
     """Scripted under ``("object", "EXPECT")`` for the first answer (None: go on; the default) and the method's name after."""
 
     def __init__(self, backend: FakeBackend, made: Call, length: int | None):
-        self.backend, self.made, self.length = backend, made, length
+        self.backend, self.made, self.length, self.address = backend, made, length, made.address
         self.continue_headers = Headers({"X-Obj-Metadata-Footer": "yes"})
         self.is_over = False
 

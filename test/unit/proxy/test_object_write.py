@@ -4,6 +4,7 @@ from hashlib import md5
 import pytest
 
 from keelstore.common.errors import BackendError, BackendTimeout
+from keelstore.proxy import replicated
 from test.support.fakes import DOWN
 
 OBJ = "/v1/AUTH_a/c/o"
@@ -326,3 +327,40 @@ def test_an_input_that_gives_little_at_a_time_is_read_to_its_end(proxy):
     proxy.script("object", "PUT", CREATED, CREATED, CREATED)
     assert proxy.ask("PUT", OBJ, {"Content-Length": "4"}, Slow()).status == 201
     assert {call.body for call in proxy.sent("object", "PUT")} == {b"data"}
+
+
+@pytest.mark.parametrize("size", [4, 70_000])
+@pytest.mark.parametrize("is_local", [False, True])
+def test_a_body_is_hashed_here_only_for_nodes_of_this_process(proxy, monkeypatch, size, is_local):
+    hashed, digests = [], []
+
+    class Md5:
+        def __init__(self, data=b"", usedforsecurity=True):
+            self._inner = md5()
+            self.update(data)
+
+        def update(self, data):
+            hashed.append(len(data))
+            self._inner.update(data)
+
+        def hexdigest(self):
+            return self._inner.hexdigest()
+
+    def keep(plain):
+        def ask(*args, **kwargs):
+            if "digest" in kwargs and args[0][1] == 6200:
+                digests.append(kwargs["digest"])
+            return plain(*args, **kwargs)
+
+        return ask
+
+    monkeypatch.setattr(replicated, "md5", Md5)
+    for name in ("call", "upload"):
+        monkeypatch.setattr(proxy.backend, name, keep(getattr(proxy.backend, name)))
+    monkeypatch.setattr(proxy.backend, "is_local", lambda address: is_local)
+    proxy.script("object", "PUT", 201, 201, 201)
+    body = b"x" * size
+    assert proxy.ask("PUT", OBJ, body=body).status == 201
+    if is_local:
+        assert [digest() for digest in digests] == [md5(body).hexdigest()] * 3
+    assert sum(hashed) == (size if is_local else 0)
