@@ -21,7 +21,7 @@ import requests
 
 from keelstore.cli.layout import CommandError
 from keelstore.common.cluster import Cluster, load_cluster
-from keelstore.common.options import option, parse, percent, positive
+from keelstore.common.options import not_negative, option, parse, percent, positive
 from keelstore.common.paste_config import read_config
 from keelstore.common.policy import Policy
 from keelstore.common.ring.ring import Ring, RingFile
@@ -55,7 +55,7 @@ class DispersionOptions:
     keystone_api_insecure: bool = option(False, "Do not verify certificates.")
     swift_dir: str = option("/etc/swift", "Directory of the cluster file and the rings.")
     dispersion_coverage: float = option(1.0, "Percent of the partitions to cover.", check=percent)
-    retries: int = option(5, "How often a request is repeated.")
+    retries: int = option(5, "How often a request is repeated.", check=not_negative)
     concurrency: int = option(25, "Requests at once.", check=positive)
     container_populate: bool = option(True, "Populate containers.")
     object_populate: bool = option(True, "Populate objects.")
@@ -114,10 +114,10 @@ def load_target(path: str, policy_name: str | None, **overrides: Any) -> Target:
 
 
 class Account:
-    """The account of the user, through the proxy. Safe to use by several threads."""
+    """The account of the user, through the proxy. Safe to use by several threads. A token that has expired is renewed."""
 
     def __init__(self, options: DispersionOptions, retries: Retries):
-        self._options, self._retries, self._local = options, retries, threading.local()
+        self._options, self._retries, self._local, self._renewal = options, retries, threading.local(), threading.Lock()
         self.token, self.url = retries.run(self._authenticate)
         self.name = urlsplit(self.url).path.rstrip("/").rpartition("/")[2]
 
@@ -183,20 +183,26 @@ class Account:
         ]
         return answer.headers["X-Subject-Token"], _first(urls)
 
+    def _send(self, method: str, url: str, headers: dict[str, str] | None = None, **what: Any) -> requests.Response:
+        """With the token; once more with a new one where it is refused."""
+        for is_last in (False, True):
+            token = self.token
+            answer = self._session().request(
+                method, url, timeout=TIMEOUT_S, headers={"X-Auth-Token": token, **(headers or {})}, **what
+            )
+            if answer.status_code != 401 or is_last:
+                break
+            with self._renewal:
+                if self.token == token:  # else another thread was faster
+                    self.token, _ = self._authenticate()
+        return answer
+
     def put(self, *names: str, headers: dict[str, str] | None = None, body: bytes = b"") -> None:
         """Raises CommandError when it cannot be had."""
 
         def once() -> None:
             path = "/".join(quote(name, safe="") for name in names)
-            _check(
-                self._session().put(
-                    f"{self.url}/{path}",
-                    data=body,
-                    timeout=TIMEOUT_S,
-                    headers={"X-Auth-Token": self.token, **(headers or {})},
-                ),
-                f"PUT of {'/'.join(names)}",
-            )
+            _check(self._send("PUT", f"{self.url}/{path}", headers, data=body), f"PUT of {'/'.join(names)}")
 
         self._retries.run(once)
 
@@ -212,21 +218,21 @@ class Account:
 
     def _page(self, container: str, prefix: str, marker: str) -> list[str]:
         url = f"{self.url}/{quote(container, safe='')}" if container else self.url
-        answer = self._session().get(
-            url,
-            params={"format": "json", "prefix": prefix, "marker": marker},
-            timeout=TIMEOUT_S,
-            headers={"X-Auth-Token": self.token},
-        )
+        answer = self._send("GET", url, params={"format": "json", "prefix": prefix, "marker": marker})
         if answer.status_code == 404:
             return []
         _check(answer, f"listing of {container or 'the account'}")
         return [entry["name"] for entry in answer.json()] if answer.content else []
 
 
+class Refused(CommandError):
+    """Asking again would be of no use."""
+
+
 def _check(answer: requests.Response, what: str) -> None:
     if answer.status_code >= 300:
-        raise CommandError(f"{what} answers {answer.status_code}: {answer.text.strip()[:200]}")
+        kind = Refused if answer.status_code in (401, 403) else CommandError
+        raise kind(f"{what} answers {answer.status_code}: {answer.text.strip()[:200]}")
 
 
 def _first(urls: Sequence[str]) -> str:
@@ -241,15 +247,20 @@ class Retries:
     def __init__(self, most: int):
         self.most, self.count, self._lock = most, 0, threading.Lock()
 
-    def run(self, function: Callable[[], T]) -> T:
-        """What ``function`` gives. Raises CommandError after the last try."""
+    def run(self, function: Callable[[], T], told: Callable[[str], object] = lambda problem: None) -> T:
+        """What ``function`` gives; ``told`` is called with what was wrong before each repetition. Raises CommandError after
+        the last try, or when it is refused.
+        """
         pause = PAUSE_S
         for left in range(self.most, -1, -1):
             try:
                 return function()
+            except Refused:
+                raise
             except (CommandError, requests.RequestException, KeyError, ValueError) as error:
                 if not left:
                     raise CommandError(str(error)) from error
+                told(str(error))
                 with self._lock:
                     self.count += 1
                 time.sleep(pause)

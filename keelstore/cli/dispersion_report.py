@@ -9,7 +9,6 @@ import argparse
 import json
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,8 +18,6 @@ from keelstore.cli.ask import url_of
 from keelstore.cli.client import Client, ClientError
 from keelstore.cli.dispersion import (
     CONF,
-    MOST_PAUSE_S,
-    PAUSE_S,
     Account,
     Progress,
     Retries,
@@ -160,30 +157,27 @@ class Report:
     def _has(self, kind: str, node: Node, part: int, names: tuple[str, ...]) -> bool:
         path = "/".join(quote(name, safe="") for name in (node.device, str(part), self._account.name, *names))
         headers = {"X-Backend-Storage-Policy-Index": str(self._target.policy.index)} if kind == "object" else {}
-        shown, pause = f"{node.ip}:{node.port}/{node.device}", PAUSE_S
-        for left in range(self._target.options.retries, -1, -1):
+        shown = f"{node.ip}:{node.port}/{node.device}"
+
+        def ask() -> bool:
             try:
                 status = Client(url_of((node.ip, node.port)), ANSWER_S).request("HEAD", f"/{path}", headers).status
-                problem = f"HEAD answers {status}"
             except ClientError as error:
-                status, problem = 0, error.reason
-            if 200 <= status < 300:
-                return True
+                raise CommandError(error.reason) from error
             if status == 507:
                 self._tell_unmounted(shown)
-                return False
-            if status == 404:
+            elif status == 404:
                 if self._debug:
                     self._err(f"ERROR: {shown} returned a 404")
-                return False
-            if left:
-                self._err(f"ERROR: {shown}: {problem}") if self._debug else None
-                with self._lock:
-                    self._retries.count += 1
-                time.sleep(pause)
-                pause = min(MOST_PAUSE_S, pause * 2)
-        self._err(f"ERROR: {shown}: Giving up on /{part}/{self._account.name}/{'/'.join(names)}: {problem}")
-        return False
+            elif not 200 <= status < 300:
+                raise CommandError(f"HEAD answers {status}")
+            return status < 300
+
+        try:
+            return self._retries.run(ask, lambda problem: self._err(f"ERROR: {shown}: {problem}") if self._debug else None)
+        except CommandError as error:
+            self._err(f"ERROR: {shown}: Giving up on /{part}/{self._account.name}/{'/'.join(names)}: {error}")
+            return False
 
     def _tell_unmounted(self, shown: str) -> None:
         with self._lock:

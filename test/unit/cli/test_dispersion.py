@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keelstore.cli import dispersion_populate, dispersion_report
-from keelstore.cli.dispersion import rounded
+from keelstore.cli import dispersion, dispersion_populate, dispersion_report
+from keelstore.cli.dispersion import Account, DispersionOptions, Retries, rounded
 from keelstore.cli.dispersion_populate import names_to_make
 from keelstore.cli.dispersion_report import Tally, missing_line
+from keelstore.cli.layout import CommandError
 from test.support.store import Store, running
 
 
@@ -44,6 +48,78 @@ def test_a_tally() -> None:
     tally.add(3, 3)
     assert list(tally.lines()) == ["100.00% of container copies found (3 of 3)", "Sample represents 0.10% of the container partition space"]
     assert [rounded(seconds) for seconds in (3.4, 75, 7300)] == ["3s", "1m", "2h"]
+
+
+class _Answers(BaseHTTPRequestHandler):
+    """A proxy whose tokens are good for two requests."""
+
+    protocol_version = "HTTP/1.1"
+    given: ClassVar[dict[str, int]] = {}
+    seen: ClassVar[list[str]] = []
+    troubles: ClassVar[list[int]] = []
+
+    def _answer(self, status: int, **headers: str) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": "0"}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+
+    def do_GET(self) -> None:  # noqa: N802
+        if self.headers["X-Auth-Key"] != "right":
+            self.seen.append("refused")
+            self._answer(401)
+            return
+        token = f"t{len(self.given)}"
+        self.given[token] = 0
+        host, port = self.server.server_address[:2]
+        self._answer(200, X_Auth_Token=token, X_Storage_Url=f"http://{host!s}:{port}/v1/AUTH_a")
+
+    def do_PUT(self) -> None:  # noqa: N802
+        token = self.headers["X-Auth-Token"]
+        self.given[token] += 1
+        status = 401 if self.given[token] > 2 else self.troubles.pop() if self.troubles else 201
+        self.seen.append(f"{self.path.rpartition('/')[2]} {token} {status}")
+        self._answer(status)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def proxy() -> Iterator[str]:
+    for kept in (_Answers.given, _Answers.seen, _Answers.troubles):
+        kept.clear()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Answers)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/auth/v1.0"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_token_that_has_expired_is_renewed(proxy: str) -> None:
+    retries = Retries(0)
+    account = Account(DispersionOptions(auth_url=proxy, auth_key="right"), retries)
+    for number in range(5):
+        account.put(f"c{number}", body=b"x")
+    assert _Answers.seen == ["c0 t0 201", "c1 t0 201", "c2 t0 401", "c2 t1 201", "c3 t1 201", "c4 t1 401", "c4 t2 201"] and retries.count == 0
+
+
+def test_what_fails_is_repeated_and_what_is_refused_is_not(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispersion, "PAUSE_S", 0.001)
+    retries, told = Retries(3), list[str]()
+    account = Account(DispersionOptions(auth_url=proxy, auth_key="right"), retries)
+    _Answers.troubles[:] = [503]
+    account.put("c")
+    assert retries.count == 1
+    with pytest.raises(CommandError, match="no luck"):
+        retries.run(lambda: int("x") if len(told) < 2 else (_ for _ in ()).throw(CommandError("no luck")), told.append)
+    assert retries.count == 4 and len(told) == 3
+    with pytest.raises(CommandError, match="authentication answers 401"):
+        Account(DispersionOptions(auth_url=proxy, auth_key="wrong"), retries)
+    assert _Answers.seen.count("refused") == 1
 
 
 @pytest.fixture(scope="module")
