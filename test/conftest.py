@@ -18,12 +18,12 @@ def pytest_configure() -> None:
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """A store of one node: all its backend calls are function calls."""
-    with running(tmp_path_factory.mktemp("one-node") / "data") as store:
+    with running(tmp_path_factory.mktemp("one-node") / "data", is_patient=True) as store:
         yield store
 
 
 @pytest.fixture(scope="session")
 def cluster4(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """A store of four nodes that speak HTTP to each other."""
-    with running(tmp_path_factory.mktemp("four-nodes") / "data", nodes=4, workers=1) as store:
+    with running(tmp_path_factory.mktemp("four-nodes") / "data", nodes=4, workers=1, is_patient=True) as store:
         yield store

@@ -20,7 +20,8 @@ MAKE = os.environ.get("KEELSTORE_SCENARIO_MAKE", OURS)  # "swift" runs the scena
 
 @pytest.fixture(scope="module")
 def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peers]:
-    peers = Peers(tmp_path_factory.mktemp("scenarios"), os.environ.get("KEELSTORE_SWIFT_PYTHON", ""), sites=4, devices_per_site=1, node_timeout=3)
+    peers = Peers(tmp_path_factory.mktemp("scenarios"), os.environ.get("KEELSTORE_SWIFT_PYTHON", ""), sites=4, devices_per_site=1, conn_timeout=0.5,
+                  node_timeout=3)
     peers.preloaded = Preloaded(peers.home)
     try:
         peers.start(0, 1, 2, 3, make=MAKE)
@@ -50,7 +51,7 @@ def remove(path: Path) -> None:
 
 @pytest.fixture(scope="session")
 def one_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    stage = Stage(tmp_path_factory.mktemp("stage"), sites=4, devices_per_site=1, node_timeout=3, suppression=0.01, proxy_conf=CONF)
+    stage = Stage(tmp_path_factory.mktemp("stage"), sites=4, devices_per_site=1, suppression=0.01, proxy_conf=CONF)
     try:
         stage.begin()
         yield stage

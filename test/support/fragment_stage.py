@@ -30,7 +30,7 @@ class FragmentStage(Stage):
 
     @classmethod
     def new(cls, home: Path) -> FragmentStage:
-        return cls(home, sites=4, devices_per_site=2, has_fragments=True, node_timeout=3, suppression=0.01, proxy_conf=CONF)
+        return cls(home, sites=4, devices_per_site=2, has_fragments=True, suppression=0.01, proxy_conf=CONF)
 
     @property
     def crashes(self) -> Crashes:

@@ -327,7 +327,7 @@ def _memcached(log: Path) -> Iterator[int | None]:
 @contextmanager
 def store_of(keystone: Keystone, data: Path, more: str = STRICT) -> Iterator[KeystoneStore]:
     pytest.importorskip("keystonemiddleware")
-    with _memcached(data.parent / "memcached.log") as memcached, running(data, workers=1) as store:
+    with _memcached(data.parent / "memcached.log") as memcached, running(data, workers=1, is_patient=True) as store:
         user, project = service_user(keystone)  # Keystone has been starting meanwhile
         text = (store.etc() / "proxy-server.conf").read_text() + FILTERS.format(base=keystone.base, password=SERVICE_PASSWORD, more=more)
         assert " tempauth " in text

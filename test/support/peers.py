@@ -83,6 +83,10 @@ user = {user}
 swift_dir = {swift_dir}
 recon_cache_path = {home}
 fallocate_reserve = 0
+# a machine that is busy for a while must not look like a server that is away
+conn_timeout = 5
+node_timeout = 10
+container_update_timeout = 10
 {log}
 
 [pipeline:main]
@@ -111,7 +115,9 @@ pipeline = catch_errors gatekeeper healthcheck proxy-logging cache listing_forma
 use = egg:swift#proxy
 account_autocreate = true
 allow_account_management = true
+conn_timeout = {conn_timeout}
 node_timeout = {node_timeout}
+post_quorum_timeout = 5
 error_suppression_interval = {suppression}
 
 [filter:catch_errors]
@@ -129,6 +135,9 @@ use = egg:swift#copy
 [filter:cache]
 use = egg:swift#memcache
 memcache_servers = 127.0.0.1:{memcached}
+connect_timeout = 5
+pool_timeout = 10
+io_timeout = 10
 error_suppression_interval = 0.5
 [filter:tempauth]
 use = egg:swift#tempauth
@@ -151,6 +160,7 @@ class Peers:
     swift_python: str = ""
     sites: int = 2
     devices_per_site: int = 2
+    conn_timeout: float = 5  # of proxies
     node_timeout: float = 10
     proxy_conf: str = PROXY_CONF
     has_fragments: bool = False  # a third policy, erasure coded 4+2
@@ -242,7 +252,7 @@ class Peers:
         log = f"log_file = {self.log_of(make, kind, port)}" if make == OURS else f"log_name = {name}"
         conf = self.home / f"{name}.conf"
         conf.write_text(text.format(kind=kind, port=port, home=self.home, devices=self.devices, swift_dir=self.swift_dir, log=log,
-                                    user=getpass.getuser(), **values))
+                                    user=getpass.getuser(), conn_timeout=self.conn_timeout, **values))
         self.running[kind, port] = self._launch(make, kind, conf, self.home / f"{name}.out")
 
     def _launch(self, make: str, kind: str, conf: Path, out: Path) -> Process:

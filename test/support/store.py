@@ -10,10 +10,12 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from keelstore.cli import generate
+from keelstore.cli.layout import Layout, Settings
 from test.support.client import Account, Endpoint
 from test.support.processes import ROOT, is_free
 from test.support.waiting import until
@@ -57,6 +59,11 @@ class Store:
         if check:
             assert done.returncode == 0, f"keelstore {arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}\n{self.log_tails()}"
         return done
+
+    def prepare(self) -> None:
+        """Write its configuration, so that it can be edited before the first start."""
+        self.data.mkdir(parents=True, exist_ok=True)
+        generate.prepare(Layout(str(self.data), replace(Settings.fresh(self.host, self.port, self.nodes), workers=self.workers, test_users=True)))
 
     def up(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         return self.command("up", "--detach", "--port", str(self.port), "--workers", str(self.workers), "--nodes", str(self.nodes),
@@ -149,6 +156,17 @@ class Store:
         until(lambda: not set(self.worker_pids(number)) & set(before) and self.state(number)["serves"] and not self.state(number)["old_workers"],
               "the reload is done", 60)
 
+    def be_patient(self) -> None:
+        """Write into the configuration that a busy machine is waited for, where no server is away: what is written can be read at once.
+
+        A start, or a reload, makes it so.
+        """
+        for number in range(1, self.nodes + 1):
+            self.edit("proxy-server.conf", ("[app:proxy-server]\n", "[app:proxy-server]\nconn_timeout = 5\npost_quorum_timeout = 10\n"), number=number)
+            self.edit("container-server.conf", ("[app:container-server]\n", "[app:container-server]\nconn_timeout = 5\n"), number=number)
+            self.edit("object-server.conf", ("[app:object-server]\n", "[app:object-server]\nconn_timeout = 5\ncontainer_update_timeout = 10\n"),
+                      number=number)
+
     @contextmanager
     def frozen(self, number: int) -> Iterator[None]:
         """All processes of a node stopped in their tracks: their sockets accept, and never answer."""
@@ -179,9 +197,12 @@ def alive(pid: int) -> bool:
 
 
 @contextmanager
-def running(data: Path, nodes: int = 1, workers: int = 2) -> Iterator[Store]:
+def running(data: Path, nodes: int = 1, workers: int = 2, is_patient: bool = False) -> Iterator[Store]:
     """A store with the test users, stopped at the end."""
     store = Store.new(data, nodes, workers)
+    if is_patient:
+        store.prepare()
+        store.be_patient()
     store.up()
     try:
         yield store
