@@ -13,7 +13,7 @@ import select
 import signal
 import subprocess
 import sys
-import time
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -34,13 +34,27 @@ class Forked(Process):
     def __init__(self, pid: int, log: Path):
         super().__init__((), log)
         self._pid = pid
+        try:
+            self._handle = os.pidfd_open(pid)  # since its number may be another's soon after it has ended
+        except ProcessLookupError:  # it has
+            self._handle = -1
+        else:
+            weakref.finalize(self, os.close, self._handle)
 
     @property
     def pid(self) -> int:
         return self._pid
 
     def is_alive(self) -> bool:
-        return os.path.exists(f"/proc/{self.pid}")
+        return not self.ends_within(0)
+
+    def ends_within(self, seconds: float) -> bool:
+        """Wait until it has ended, so long at most."""
+        if self._handle < 0:
+            return True
+        poll = select.poll()
+        poll.register(self._handle, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
 
     def wait_for(self, host: str, port: int) -> Forked:
         def ready() -> bool:
@@ -52,13 +66,14 @@ class Forked(Process):
         return self
 
     def stop(self, number: int = signal.SIGTERM) -> None:
+        if not self.is_alive():  # long ago, perhaps: whose its number is now, nobody knows
+            return
         with suppress(ProcessLookupError):
-            os.kill(self.pid, number)
-        end = time.monotonic() + 10
-        while self.is_alive() and time.monotonic() < end:
-            select.select([], [], [], 0.01)
+            signal.pidfd_send_signal(self._handle, number)
+        self.ends_within(10)
         with suppress(ProcessLookupError):  # what is left of its session
             os.killpg(self.pid, signal.SIGKILL)
+        self.ends_within(10)
 
 
 class Preloaded:
@@ -77,16 +92,13 @@ class Preloaded:
         """``python -m module arguments``, its output in ``log``."""
         return Forked(self._ask({"runs": [[module, list(arguments)]], "log": str(log)}), log)
 
-    def run(self, runs: Sequence[tuple[str, Sequence[str]]], log: Path, timeout_s: float = 120) -> None:
+    def run(self, runs: Sequence[tuple[str, Sequence[str]]], log: Path, timeout_s: float = 240) -> None:
         """Carry these out one after the other, each in a process of its own. Each must return 0."""
         status = log.with_suffix(".status")
         status.unlink(missing_ok=True)
         began = log.stat().st_size if log.exists() else 0
         forked = Forked(self._ask({"runs": [[module, list(arguments)] for module, arguments in runs], "log": str(log), "status": str(status)}), log)
-        end = time.monotonic() + timeout_s
-        while forked.is_alive():
-            assert time.monotonic() < end, f"{runs} take longer than {timeout_s} s: {forked.output[-2000:]}"
-            select.select([], [], [], 0.005)
+        assert forked.ends_within(timeout_s), f"{runs} take longer than {timeout_s} s: {forked.output[-2000:]}"
         assert status.exists() and status.read_text() == "0", forked.output[began:][-3000:]
 
     def _ask(self, what: dict[str, Any]) -> int:
