@@ -71,9 +71,15 @@ class Halves:
     def on(self, half: int) -> AbstractContextManager[None]:
         return self.stage.without(*self.half[3 - half], kinds=SERVERS)
 
-    def put(self, body: bytes = b"body", **headers: Any) -> None:
-        sent = {name.replace("_", "-"): value for name, value in headers.items()}
-        until(lambda: self.account.put("c", self.name, body=body, headers=sent).expect(201), "the PUT is accepted", every_s=0.02)
+    def put(self, body: bytes = b"body", due_in: int = 0, **headers: Any) -> int:
+        """When it is due, in so many seconds (0: never)."""
+        def attempt() -> int:
+            due = int(time.time()) + due_in
+            sent = {name.replace("_", "-"): value for name, value in headers.items()} | ({"X-Delete-At": str(due)} if due_in else {})
+            self.account.put("c", self.name, body=body, headers=sent).expect(201)
+            return due
+
+        return until(attempt, "the PUT is accepted", every_s=0.02)
 
     def status(self) -> int:
         return self.account.get("c", self.name, headers={"X-Newest": "true"}).status
@@ -83,8 +89,7 @@ def test_scenario_93_what_expires_under_the_wrong_policy(stage: Stage) -> None:
     halves = Halves(stage)
     with halves.on(2):
         halves.account.put("c", headers={"X-Storage-Policy": "gold"}).expect(201, 202)
-        due = int(time.time()) + 3
-        halves.put(X_Delete_At=str(due))
+        due = halves.put(due_in=8)
         created = halves.account.head("c", halves.name).expect(200).headers["X-Timestamp"]
     with halves.on(1):
         halves.account.put("c", headers={"X-Storage-Policy": "silver"}).expect(201, 202)
@@ -106,9 +111,10 @@ def test_scenario_93_what_expires_under_the_wrong_policy(stage: Stage) -> None:
 
 
 def test_scenario_94_no_updates_are_left_over(stage: Stage, own: Account) -> None:
-    due = int(time.time()) + 2
     for policy in ("gold", "silver"):
         own.put(policy, headers={"X-Storage-Policy": policy}).expect(201)
+    due = int(time.time()) + 5
+    for policy in ("gold", "silver"):
         own.put(policy, "o", body=b"x", headers={"X-Delete-At": str(due)}).expect(201)
     now_is(due + 1)
     expire(stage)
@@ -121,8 +127,7 @@ def test_scenario_94_no_updates_are_left_over(stage: Stage, own: Account) -> Non
 def test_scenario_95_an_object_that_was_written_anew_is_kept(stage: Stage) -> None:
     halves = Halves(stage)
     halves.account.put("c").expect(201, 202)
-    due = int(time.time()) + 4
-    halves.put(X_Delete_At=str(due), X_Object_Meta_Test="old")
+    due = halves.put(due_in=4, X_Object_Meta_Test="old")
     now_is(due + 1)
     with halves.on(2):
         halves.put(b"anew", X_Object_Meta_Test="new")
@@ -138,9 +143,10 @@ def test_scenario_95_an_object_that_was_written_anew_is_kept(stage: Stage) -> No
 def test_scenario_96_98_expired_objects_are_shown_to_those_who_ask(stage: Stage, own: Account) -> None:
     lenient = stage.internal(own)
     own.put("c").expect(201)
+    due = int(time.time()) + 5
     for name in ("o", "p"):
-        own.put("c", name, body=b"body", headers={"X-Delete-At": str(int(time.time()) + 2), "X-Object-Meta-Test": "meta"}).expect(201)
-    now_is(time.time() + 2.1)
+        own.put("c", name, body=b"body", headers={"X-Delete-At": str(due), "X-Object-Meta-Test": "meta"}).expect(201)
+    now_is(due + 1)
     own.get("c", "o").expect(404)
     for method in ("HEAD", "GET", "POST"):
         own.request(method, "c", "o", headers=OPEN).expect(404)
@@ -149,11 +155,12 @@ def test_scenario_96_98_expired_objects_are_shown_to_those_who_ask(stage: Stage,
     lenient.head("c", "o", headers=OPEN).expect(200)
     spot = Spot(stage, own.name, "c", "p")
     assert [answer.status for answer in in_how_many(stage, spot, **{"X-Backend-Open-Expired": "true"})] == [200] * 3
-    due = int(time.time()) + 4
-    lenient.post("c", "o", headers={**OPEN, "X-Delete-At": str(due)}).expect(202)
+    lenient.post("c", "o", headers={**OPEN, "X-Delete-At": str(int(time.time()) + 3600)}).expect(202)
     expire(stage)
     own.get("c", "o").expect(200)
     lenient.get("c", "p", headers=OPEN).expect(404)
+    due = int(time.time()) + 5
+    own.post("c", "o", headers={"X-Delete-At": str(due)}).expect(202)
     now_is(due + 1)
     expire(stage)
     lenient.get("c", "o", headers=OPEN).expect(404)
@@ -163,7 +170,7 @@ def test_scenario_96_98_expired_objects_are_shown_to_those_who_ask(stage: Stage,
 def test_scenario_97_parts_of_an_expired_large_object(stage: Stage, own: Account) -> None:
     lenient = stage.internal(own)
     own.put("c").expect(201)
-    due = int(time.time()) + 3
+    due = int(time.time()) + 8
     for number in range(2):
         own.put("c", f"s{number}", body=b"x" * 1000, headers={"X-Delete-At": str(due)}).expect(201)
     manifest = json.dumps([{"path": f"/c/s{number}"} for number in range(2)]).encode()
@@ -203,7 +210,7 @@ def test_scenario_99_sizes_in_the_queue_agree_in_the_end(stage: Stage) -> None:
     until(lambda: halves.account.post("c", halves.name, headers={"X-Delete-After": "3600"}).expect(202), "the POST is accepted")
     target = "/".join(halves.object.names)
     stage.passes([("container-updater", 0)])
-    until(lambda: sizes_in_queue(stage, target) == ["24", "24", "32"], "each object server has told what it has", 10)
+    until(lambda: sizes_in_queue(stage, target) == ["24", "24", "32"], "each object server has told what it has")
     stage.final_state("container")
     assert sizes_in_queue(stage, target) == ["32"] * 3
 
@@ -214,10 +221,9 @@ def test_scenario_100_the_entry_waits_for_the_object(stage: Stage, older: bool) 
     halves.account.put("c").expect(201, 202)
     if older:
         halves.put(b"older")
-    due = int(time.time()) + 4
     with halves.on(2):
-        halves.put(X_Delete_At=str(due))
-    stage.passes([("object-updater", 0)])
+        due = halves.put(due_in=4)
+    stage.passes([("object-updater", 0), *(("container-replicator", site) for site in range(stage.sites))])  # each half knows the entry
     target = "/".join(halves.object.names)
     now_is(due + 1)
     with halves.on(1):
@@ -256,12 +262,12 @@ def test_scenario_101_segments_go_after_their_manifest(stage: Stage, own: Accoun
 def test_an_object_expires_once_and_one_rewritten_with_another_time_does_not(stage: Stage, own: Account) -> None:
     """Put with X-Delete-After; a row in the queue; 404 as soon as it is due; then tombstone, row and entry go; 412 keeps the other."""
     own.put("c").expect(201)
-    for name in ("goes", "stays"):
-        own.put("c", name, body=b"x", headers={"X-Delete-After": "3"}).expect(201)
+    own.put("c", "goes", body=b"x", headers={"X-Delete-After": "8"}).expect(201)
     due = int(own.head("c", "goes").headers["X-Delete-At"])
+    own.put("c", "stays", body=b"x", headers={"X-Delete-At": str(due)}).expect(201)
     own.put("c", "stays", body=b"anew", headers={"X-Delete-At": str(due + 3600)}).expect(201)
     targets = [f"{own.name}/c/{name}" for name in ("goes", "stays")]
-    assert [len(entries(stage, target)) for target in targets] == [1, 2]
+    until(lambda: [len(entries(stage, target)) for target in targets] == [1, 2], "the queue has all", every_s=0.5)
     assert [row["name"] for row in own.listing("c")] == ["goes", "stays"]
     now_is(due + 0.1)
     own.get("c", "goes").expect(404)
