@@ -14,10 +14,11 @@ from keelstore.common.ring.ring import RingFile
 from test.support.client import Account, Endpoint, unique
 from test.support.load import run_clients
 from test.support.store import Store
-from test.support.waiting import until
+from test.support.waiting import slowness, until
 
 NODES = (1, 2, 3, 4)
 WRITES, WHOLE_AGAIN_S = 1000, 15.0
+LIMIT_S = 8 * WHOLE_AGAIN_S  # of a wait, whatever the machine has to do besides
 EXPIRING = int(os.environ.get("KEELSTORE_TESTS_EXPIRING", "300"))  # the issue asks for 10,000
 
 
@@ -78,13 +79,13 @@ def test_a_node_that_missed_many_writes_has_them_soon_after_it_is_back(store: St
     assert waiting >= WRITES // 3
     store.start_node(victim)
     began = time.monotonic()
-    until(lambda: count_of(places[victim], "X-Container-Object-Count") == WRITES, "the replica is whole", WHOLE_AGAIN_S)
-    until(lambda: pendings(store) == 0, "no update waits", WHOLE_AGAIN_S)
+    until(lambda: count_of(places[victim], "X-Container-Object-Count") == WRITES, "the replica is whole", LIMIT_S)
+    until(lambda: pendings(store) == 0, "no update waits", LIMIT_S)
     took = time.monotonic() - began
     print(f"{waiting} updates delivered {took:.1f} s after the node answered")
     for place in replicas(store, account.name).values():
-        until(lambda place=place: count_of(place, "X-Account-Bytes-Used") == bytes_before + 4 * WRITES, "the account is right", WHOLE_AGAIN_S)
-    assert took < WHOLE_AGAIN_S
+        until(lambda place=place: count_of(place, "X-Account-Bytes-Used") == bytes_before + 4 * WRITES, "the account is right", LIMIT_S)
+    assert took < WHOLE_AGAIN_S * slowness()
 
 
 def test_databases_that_a_node_missed_are_whole_soon_after_it_is_back(store: Store, account: Account) -> None:
@@ -112,16 +113,16 @@ def test_databases_that_a_node_missed_are_whole_soon_after_it_is_back(store: Sto
     store.start_node(victim)
     began = time.monotonic()
     for name, where in places.items():
-        until(lambda name=name, where=where: known_at(where[victim]) == expected[name], f"{name} is known", WHOLE_AGAIN_S)
+        until(lambda name=name, where=where: known_at(where[victim]) == expected[name], f"{name} is known", LIMIT_S)
     print(f"databases whole {time.monotonic() - began:.1f} s after the node answered")
     own = replicas(store, account.name)
     for endpoint, path in own.values():
         until(lambda endpoint=endpoint, path=path: endpoint.request("HEAD", path).headers.get("X-Account-Meta-Missed") == "no",
-              "the account is the same", WHOLE_AGAIN_S)
+              "the account is the same", LIMIT_S)
         until(lambda endpoint=endpoint, path=path: set(names[:4] + names[8:]) <= set(endpoint.request("GET", path).body.decode().split()),
-              "its listing is whole", WHOLE_AGAIN_S)
-    assert time.monotonic() - began < WHOLE_AGAIN_S
-    until(lambda: handoffs(store) == [], "no database is left where it does not belong", WHOLE_AGAIN_S)
+              "its listing is whole", LIMIT_S)
+    assert time.monotonic() - began < WHOLE_AGAIN_S * slowness()
+    until(lambda: handoffs(store) == [], "no database is left where it does not belong", LIMIT_S)
 
 
 def handoffs(store: Store) -> list[str]:
@@ -141,18 +142,20 @@ def test_everything_that_is_due_goes_and_the_lag_is_gone(store: Store, account: 
     name = unique("due")
     account.put(name).expect(201)
     due = int(time.time()) + max(20, EXPIRING // 12)
+    account.put(name, "later", body=b"x", headers={"X-Delete-At": due}).expect(201)
+    account.put(name, "later", body=b"anew", headers={"X-Delete-At": due + 3600}).expect(201)
+    latest = [due]
 
     def work(client: int) -> None:
         mine = account.at(store.proxy(NODES[client % 4]))
         with mine.endpoint.connect() as connection:
             for number in range(client, EXPIRING, 8):
-                mine.put(name, f"o{number:05}", body=b"x", headers={"X-Delete-At": due}, connection=connection).expect(201)
+                at = max(due, int(time.time()) + 10)  # on a machine that is slow now the last are due later
+                mine.put(name, f"o{number:05}", body=b"x", headers={"X-Delete-At": at}, connection=connection).expect(201)
+                latest.append(at)
 
-    account.put(name, "later", body=b"x", headers={"X-Delete-At": due}).expect(201)
     assert run_clients(8, work) == []
-    account.put(name, "later", body=b"anew", headers={"X-Delete-At": due + 3600}).expect(201)
-    assert time.time() < due, "this machine is too slow for so many"
-    until(lambda: time.time() > due, "they are due", EXPIRING // 12 + 60, every_s=0.5)
+    until(lambda: time.time() > max(latest), "they are due", EXPIRING // 12 + 60, every_s=0.5)
     began = time.monotonic()
     until(lambda: [row["name"] for row in account.listing(name)] == ["later"], "they are gone", 120 + EXPIRING / 20)
     print(f"{EXPIRING} objects expired in {time.monotonic() - began:.1f} s")

@@ -22,7 +22,7 @@ from test.support.client import Account, unique
 from test.support.load import run_clients
 from test.support.processes import ROOT
 from test.support.store import Store
-from test.support.waiting import until
+from test.support.waiting import slowness, until
 
 NODES = (1, 2, 3, 4)
 WRITES, WHOLE_AGAIN_S = 1000, 15.0
@@ -100,11 +100,10 @@ def test_a_node_that_missed_many_writes_has_them_soon_after_it_is_back(store: St
     assert missing == elsewhere > WRITES // 2
     store.start_node(victim)
     began = time.monotonic()
-    until(lambda: objects.counts() == (0, 0), "every copy is where it belongs, and nowhere else", 4 * WHOLE_AGAIN_S, every_s=0.3)
+    until(lambda: objects.counts() == (0, 0), "every copy is where it belongs, and nowhere else", 8 * WHOLE_AGAIN_S, every_s=0.3)
     took = time.monotonic() - began
     print(f"{missing} copies were home {took:.1f} s after the node answered")
-    if os.getloadavg()[0] < 2 * (os.cpu_count() or 1):  # else it says more of the machine than of us
-        assert took < WHOLE_AGAIN_S
+    assert took < WHOLE_AGAIN_S * slowness()
 
 
 @contextmanager
@@ -115,8 +114,13 @@ def replicating_everywhere(store: Store) -> Iterator[None]:
         conf = store.etc(number) / "object-server.conf"
         runs.append(subprocess.Popen([sys.executable, "-m", "keelstore.node.run_daemon", "object-replicator", str(conf), "once"],
                                      stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(ROOT)}))
-    yield
-    assert [run.wait(300) for run in runs] == [0] * len(runs)
+    try:
+        yield
+        assert [run.wait(240) for run in runs] == [0] * len(runs)
+    finally:
+        for run in runs:
+            run.kill()
+            run.wait()
 
 
 def test_an_emptied_device_is_filled_without_a_pause(store: Store, account: Account) -> None:
@@ -140,7 +144,8 @@ def test_an_emptied_device_is_filled_without_a_pause(store: Store, account: Acco
         took = time.monotonic() - first
     print(f"the first after {first - began:.1f} s")
     print(f"{missing} objects of a device restored in {took:.1f} s, {missing / took:.0f} a second")
-    assert missing / took > LEAST_RATE
+    if RESTORED >= 10_000:  # of fewer the rate says little
+        assert missing / took > LEAST_RATE / slowness()
 
 
 def no_handoff_is_left(recon: Path) -> bool:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
 import select
 import time
 from collections.abc import Callable
+from http.client import HTTPException
 from typing import TypeVar
 
 T = TypeVar("T")
 DEADLINE_S = 60.0
+LOOP, LOOP_S = 200_000, 0.04  # what slowness() counts to, and the seconds that it takes where the limits of our tests were set
 
 
 def until(condition: Callable[[], T], what: str, deadline_s: float = DEADLINE_S, every_s: float = 0.05) -> T:
     """The first true value of ``condition``. Fails, naming ``what``, when the deadline passes first.
 
-    An AssertionError or OSError of the condition counts as not yet.
+    An AssertionError, LookupError, OSError, HTTPException or JSONDecodeError of the condition counts as not yet.
     """
     end = time.monotonic() + deadline_s
     last: object = None
@@ -24,8 +28,19 @@ def until(condition: Callable[[], T], what: str, deadline_s: float = DEADLINE_S,
             if value:
                 return value
             last = value
-        except (AssertionError, OSError) as error:
+        except (AssertionError, LookupError, OSError, HTTPException, json.JSONDecodeError) as error:
             last = error
         if time.monotonic() >= end:
             raise AssertionError(f"not within {deadline_s} s: {what} (last: {last!r})")
         select.select([], [], [], every_s)  # between two looks at the condition
+
+
+def slowness() -> float:
+    """How many times as long as alone, on the machine that limits were set for, something takes here now; at least 1.
+
+    For limits of time that are asserted: by the load of the last minute, and by a small piece of work that is done now.
+    """
+    began, total = time.monotonic(), 0
+    for number in range(LOOP):
+        total += number
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1), (time.monotonic() - began) / LOOP_S)
