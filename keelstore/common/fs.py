@@ -32,7 +32,8 @@ import string
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from keelstore.common.errors import DeviceFull, DeviceUnavailable, LockTimeout, XattrNotSupported
@@ -206,6 +207,23 @@ class lock_directory:  # noqa: N801 - reads as a statement: with lock_directory(
         os.close(fd)
 
 
+# -- power -------------------------------------------------------------------------------------------------------------
+
+_boot_id = ""
+
+
+def boot_id() -> str:
+    """Another one after each start of the machine: what had not been synced before may be gone."""
+    global _boot_id
+    if not _boot_id:
+        try:
+            _boot_id = (read_file("/proc/sys/kernel/random/boot_id") or b"").decode("ascii").strip()
+        except (OSError, ValueError):
+            pass
+        _boot_id = _boot_id or str(uuid.uuid4())  # not known: to be on the safe side, another one for each process
+    return _boot_id
+
+
 # -- durable verbs -----------------------------------------------------------------------------------------------------
 
 
@@ -221,6 +239,24 @@ def sync_directory(path: str) -> None:
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         _sync(fd)
+    finally:
+        os.close(fd)
+
+
+_libc.syncfs.argtypes = [ctypes.c_int]
+
+
+def sync_device(path: str) -> None:
+    """All that was done to the file system of ``path`` until now is on disk when this returns.
+
+    One call in place of a sync of each of thousands of directories; it blocks for as long as the device takes to write
+    what others have written, too.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if _libc.syncfs(fd) != 0:
+            code = ctypes.get_errno()
+            raise translated(OSError(code, os.strerror(code), path))
     finally:
         os.close(fd)
 
@@ -355,24 +391,23 @@ def write_pieces(fd: int, pieces: Sequence[bytes]) -> None:
 
 
 def link_durably(
-    new: NewFile, target: str, made: Iterable[str] = (), before_sync: Callable[[], object] | None = None
+    new: NewFile, target: str, made: Iterable[str] = (), around: AbstractContextManager[object] | None = None
 ) -> None:
     """Give a synced file its name, replacing what has it, and sync the directories concerned.
 
-    ``made``: what :func:`make_directories` gave. ``before_sync`` is called when the name is there but not yet safe.
-    Raises FileNotFoundError when the directory is gone (nothing happened).
+    ``made``: what :func:`make_directories` gave. ``around``: entered for the moment in which the name appears, left before it
+    is safe. Raises FileNotFoundError when the directory is gone (nothing happened).
     """
     directory, name = os.path.split(target)
     try:
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            if new.path:
-                os.rename(new.path, target)
-                new.path = ""
-            else:
-                _link(new.fd, name, fd)
-            if before_sync is not None:
-                before_sync()
+            with around or nullcontext():
+                if new.path:
+                    os.rename(new.path, target)
+                    new.path = ""
+                else:
+                    _link(new.fd, name, fd)
             _sync(fd)
         finally:
             os.close(fd)
@@ -422,28 +457,55 @@ def link_unsynced(new: NewFile, target: str) -> None:
         os.close(fd)
 
 
+_LINK_ATTEMPTS = 3  # in a directory that a cleaner removes meanwhile, as it is empty
+
+
 def link_existing(source: str, target: str) -> None:
-    """A second name for a file, durably; its directories are made. Nothing to do when ``target`` is there."""
-    made = make_directories(os.path.dirname(target))
-    try:
-        os.link(source, target)
-    except FileExistsError:
-        return
-    except OSError as error:
-        raise translated(error) from None
-    sync_directory(os.path.dirname(target))
-    for path in made:
-        sync_directory(path)
+    """A second name for a file, durably; its directories are made. Nothing to do when ``target`` is there. Raises
+    FileNotFoundError when ``source`` is gone, DeviceFull.
+    """
+    made = _link_again(source, target)
+    if made is not None:
+        sync_directory(os.path.dirname(target))
+        for path in made:
+            sync_directory(path)
 
 
-def replace_file(path: str, data: bytes, mode: int = 0o644, is_durable: bool = True) -> None:
+def link_existing_unsynced(source: str, target: str) -> bool:
+    """As :func:`link_existing`, for many files that one :func:`sync_device` makes durable. False: ``target`` is there."""
+    return _link_again(source, target) is not None
+
+
+def _link_again(source: str, target: str) -> tuple[str, ...] | None:
+    """The directories that were made for it; None when ``target`` is there."""
+    made: tuple[str, ...] = ()
+    for left in reversed(range(_LINK_ATTEMPTS)):
+        try:
+            os.link(source, target)
+            return made
+        except FileExistsError:
+            return None
+        except FileNotFoundError:
+            if not left or not os.path.lexists(source):
+                raise
+            made += make_directories(os.path.dirname(target))
+        except OSError as error:
+            raise translated(error) from None
+    return None
+
+
+def replace_file(path: str, data: bytes, mode: int = 0o644, is_durable: bool = True, temporary: str = "") -> None:
     """Readers of ``path`` see the old content or all of ``data``, also after a crash.
 
     ``is_durable=False`` leaves out the syncs: after a power failure the file may then be empty. For caches that are
-    checked when read. Raises DeviceFull, OSError.
+    checked when read. ``temporary``: the name to write under, where only one writes at a time. Raises DeviceFull, OSError.
     """
     directory, name = os.path.split(path)
-    temporary = f"{directory}/{_temporary_name(name)}"
+    if temporary:
+        temporary = f"{directory}/{temporary}"
+        remove_file(temporary)  # of a writer that did not get to its end
+    else:
+        temporary = f"{directory}/{_temporary_name(name)}"
     try:
         fd = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, mode)
         try:
@@ -463,17 +525,28 @@ def replace_file(path: str, data: bytes, mode: int = 0o644, is_durable: bool = T
         raise translated(error) from None
 
 
-def append(path: str, data: bytes) -> None:
-    """Add to the end of a file, creating it; not synced. One write, so that lines of two writers do not mix.
+def append(path: str, data: bytes, head: bytes = b"") -> None:
+    """Add to the end of a file, creating it. One write, so that lines of two writers do not mix.
 
-    Raises DeviceFull, OSError.
+    Not synced; but with ``head`` a file that was empty begins with that, and is synced, its name too. Raises DeviceFull,
+    OSError.
     """
+    is_new = False
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        except FileNotFoundError:
+            fd, is_new = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644), True
     except OSError as error:
         raise translated(error) from None
     try:
-        write_all(fd, data)
+        if head and (is_new or not os.fstat(fd).st_size):
+            write_all(fd, head + data)
+            _sync(fd, data_only=True)
+            if is_new:
+                sync_directory(os.path.dirname(path))
+        else:
+            write_all(fd, data)
     finally:
         os.close(fd)
 

@@ -399,6 +399,6 @@ def _write_checkpoint(path: str, data: bytes) -> None:
 def _delete_data(partition_path: str, suffix: str, path: str, attrs_path: str) -> None:
     """Remove a data file, and what belongs to it; metadata files of it are reclaimed in time."""
     assert path.endswith(DATA)
-    fs.remove_file(path)
-    fs.remove_file(attrs_path)
-    hashes.invalidate(partition_path, suffix)
+    with hashes.changing(partition_path, suffix):
+        fs.remove_file(path)
+        fs.remove_file(attrs_path)

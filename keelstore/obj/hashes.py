@@ -4,18 +4,22 @@
 ``updated``; a hash is a hex MD5 (replicated), or a dict of fragment index (or None) to hex MD5. ``hashes.invalid`` is
 its journal: a line for each suffix that changed since, appended under the partition's lock.
 
-A write appends its line after the name of the new file is there and before it is acknowledged. Before would not do: a
-reader that takes the line away, and computes, between line and link would keep a hash without the file. The line
-itself is not synced; what a power failure can take with it is the news of a change, which then shows with the next
-change of that suffix or when a peer's hash differs. Taking lines away is: hashes.pkl is on disk before the journal is
-emptied.
+Who changes something appends the line and makes the change while it holds the lock (:func:`changing`), so that a reader
+finds both or neither. With the line after the change, a kill between them, and with the line before it and no lock, a
+reader between them, would leave a hash that no longer holds, and that nobody would ever look at again.
+
+The line itself is not synced. But the first line of an empty journal is, and before it one that names the start of the
+machine (``#boot ID``, which Swift passes over). After a power failure the journal of each partition that had changes is
+still there, some of its lines may be gone, and it names another start than the present one: then everything in the
+partition is computed. Taking lines away is safe, too: hashes.pkl is on disk before the journal is emptied.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from hashlib import md5
 from typing import Any
 
@@ -28,6 +32,7 @@ from keelstore.obj.layout import HASHES_FILE, INVALIDATIONS_FILE, is_hash, is_su
 log = logging.getLogger("keelstore.obj")
 
 SuffixHash = str | dict[int | None, str] | None
+_BOOT = b"#boot "
 MAX_ATTEMPTS = 5  # to write hashes.pkl while others change it; after that the result is used, not kept
 
 
@@ -52,17 +57,28 @@ def decode(data: bytes | None) -> dict[str, Any]:
     return hashes
 
 
-def invalidate(partition_path: str, suffix: str, timeout_s: float = 10.0) -> None:
-    """Note that a suffix changed. Nothing to do when the partition is gone. Raises LockTimeout, DeviceFull, OSError.
+@contextmanager
+def changing(partition_path: str, suffix: str, timeout_s: float = 10.0) -> Iterator[None]:
+    """Around a change of what a suffix holds; hold it no longer than that. Raises LockTimeout, FileNotFoundError when the
+    partition is gone, OSError.
 
     Without room for the note all that is known goes: the next who asks computes everything.
     """
+    with fs.lock_directory(partition_path, timeout_s):
+        try:
+            head = b"%s%s\n" % (_BOOT, fs.boot_id().encode("ascii"))
+            fs.append(f"{partition_path}/{INVALIDATIONS_FILE}", suffix.encode("ascii") + b"\n", head)
+        except DeviceFull:
+            if fs.remove_file(f"{partition_path}/{HASHES_FILE}"):
+                fs.sync_directory(partition_path)
+        yield
+
+
+def invalidate(partition_path: str, suffix: str, timeout_s: float = 10.0) -> None:
+    """Have a suffix computed anew. Nothing to do when the partition is gone. Raises LockTimeout, OSError."""
     try:
-        with fs.lock_directory(partition_path, timeout_s):
-            try:
-                fs.append(f"{partition_path}/{INVALIDATIONS_FILE}", suffix.encode("ascii") + b"\n")
-            except DeviceFull:
-                fs.remove_file(f"{partition_path}/{HASHES_FILE}")
+        with changing(partition_path, suffix, timeout_s):
+            pass
     except FileNotFoundError:
         pass
 
@@ -88,8 +104,11 @@ def consolidate(partition_path: str, now: float) -> dict[str, Any]:
         hashes = read_hashes(partition_path)
         lines = fs.read_file(journal)
         if lines:
+            boots = {line for line in lines.split(b"\n") if line.startswith(_BOOT)}
             changed = {line for line in lines.decode("latin-1").split("\n") if is_suffix(line)}
-            if changed:
+            if boots - {_BOOT + fs.boot_id().encode("ascii")}:
+                hashes = {"valid": False}
+            if changed or not hashes["valid"]:
                 hashes.update(dict.fromkeys(changed))
                 write_hashes(partition_path, hashes, now, is_durable=True)
             fs.truncate(journal)

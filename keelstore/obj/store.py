@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 
 from keelstore.common import events, fs
 from keelstore.common.concurrency import on_disk, on_disk_thread
@@ -251,11 +252,12 @@ class ObjectStore:
         target = None
         for path in (directory, suffix):
             try:
-                hashes.invalidate(os.path.dirname(suffix), os.path.basename(suffix))
-            except (OSError, StorageError) as error:
-                self.log.warning("cannot invalidate %s: %s", suffix, error)
-            try:
-                target = fs.quarantine(path, into)
+                with ExitStack() as around:
+                    try:
+                        around.enter_context(hashes.changing(os.path.dirname(suffix), os.path.basename(suffix)))
+                    except (OSError, StorageError) as error:
+                        self.log.warning("cannot invalidate %s: %s", suffix, error)
+                    target = fs.quarantine(path, into)
                 break
             except FileNotFoundError:
                 break  # another reader was first

@@ -72,7 +72,8 @@ class Publication:
                 try:
                     if extra is not None:
                         fs.link_unsynced(extra, f"{directory}/{self.attrs}")
-                    fs.link_durably(new, f"{directory}/{self.name}", made, self._invalidate)
+                    fs.link_durably(new, f"{directory}/{self.name}", made,
+                                    hashes.changing(place.partition_path, place.suffix))
                     break
                 except FileNotFoundError:
                     if attempt == MAX_ATTEMPTS - 1:
@@ -101,9 +102,6 @@ class Publication:
             log.warning("no room for the metadata of %s/%s", self.place.directory, self.name)
             return None
 
-    def _invalidate(self) -> None:
-        hashes.invalidate(self.place.partition_path, self.place.suffix)
-
     def _follow_part_power(self, has_attrs: bool) -> None:
         """Both places of an object are kept equal while the ring's part power grows (``spec: on-disk 3.6``)."""
         assert self.next_part_power is not None
@@ -112,7 +110,7 @@ class Publication:
             try:
                 for name in (self.attrs, self.name) if has_attrs else (self.name,):
                     fs.link_existing(f"{self.place.directory}/{name}", f"{other.directory}/{name}")
-                hashes.invalidate(other.partition_path, other.suffix)
+                hashes.invalidate(other.partition_path, other.suffix)  # until the relinker has been here, nobody compares it
             except (OSError, StorageError) as error:  # the object itself is safe; the relinker will do it
                 log.warning("cannot link %s/%s into partition %s: %s", self.place.directory, self.name,
                             other.partition, error)
@@ -141,12 +139,12 @@ def commit_fragment(place: Place, rules: Rules, now: float, timestamp: Timestamp
     """
     source, target = layout.data_name(timestamp, fragment, False), layout.data_name(timestamp, fragment, True)
     try:
-        os.rename(f"{place.directory}/{source}", f"{place.directory}/{target}")
+        with hashes.changing(place.partition_path, place.suffix):
+            os.rename(f"{place.directory}/{source}", f"{place.directory}/{target}")
     except FileNotFoundError:
         if not _is_superseded(place, timestamp):
             raise ObjectStateChanged(f"{place.directory}/{source} vanished before its commit") from None
         return
-    hashes.invalidate(place.partition_path, place.suffix)
     fs.sync_directory(place.directory)
     if next_part_power is not None:
         other = place.moved(next_part_power)

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from keelstore.common import fs
 from test.simulation import lives, worldtime
 
 WRITTEN_BACK_S = 30.0
@@ -67,7 +68,7 @@ class Disk:
         self.changes: list[Change] = []
         self.dirty: dict[int, Dirty] = {}
         self.crash_in = 0  # at this step from now; 0: not
-        self.steps = 0
+        self.steps = self.boots = 0
         self.full: dict[str, str] = {}  # device: "reserve" (only the reserve is left) or "hard"
         self._graves = 0
         real.mkdir(graveyard)
@@ -147,6 +148,7 @@ class Disk:
         """
         self._write_back()
         self.crash_in = 0
+        self.boots += 1
         chance = self._chance
         kept: dict[str, float] = {}  # directory: what changed in it up to this moment had reached the disk
         began = worldtime.elapsed_s() - WRITTEN_BACK_S
@@ -399,12 +401,19 @@ def remove_tree(path: str) -> None:
     real.rmdir(path)
 
 
+def _boot_id() -> str:
+    life = lives.current()
+    disk = None if life is None else disks.get(str(life.node))
+    return "of the harness" if disk is None else f"{disk.node}-{disk.boots}"
+
+
 def install(chance: Callable[[int], bytes]) -> None:
     os.open, os.write, os.fsync, os.fdatasync = _open, _write, _fsync, _fsync
     os.link, os.rename, os.replace = _link, _rename, _rename  # type: ignore[assignment]
     os.unlink, os.remove, os.mkdir, os.rmdir = _unlink, _unlink, _mkdir, _rmdir
     os.truncate, os.ftruncate = _truncate, _truncate
     os.setxattr, os.statvfs, os.fstatvfs = _setxattr, _statvfs, _statvfs  # type: ignore[assignment]
+    fs.boot_id = _boot_id
     os.urandom = chance
     os.getpid = lambda: 4242
 

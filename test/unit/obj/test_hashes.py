@@ -35,7 +35,11 @@ def hex_of(*texts: str) -> str:
 
 
 def journal(box: StoreBox) -> str:
-    return (fs.read_file(f"{box.device_path}/objects/7/hashes.invalid") or b"").decode()
+    """What it says of suffixes; that it says first which start of the machine it is of is checked."""
+    text = (fs.read_file(f"{box.device_path}/objects/7/hashes.invalid") or b"").decode()
+    head = f"#boot {fs.boot_id()}\n"
+    assert not text or text.startswith(head)
+    return text.removeprefix(head)
 
 
 def test_hash_names_what_counts(box):
@@ -209,6 +213,54 @@ def test_partition_that_another_holds(box):
     place = box.put()
     with fs.lock_directory(place.partition_path), pytest.raises(LockTimeout):
         hashes.invalidate(place.partition_path, "abc", 0.01)
+
+
+def test_a_power_failure_may_take_lines_away(box, monkeypatch):
+    """All but the first of a journal: whoever comes first after another start of the machine computes all of its partition."""
+    place, other = box.put(), box.put("other")
+    known(box)
+    box.put("other", at=1)
+    noted = f"{place.partition_path}/hashes.invalid"
+    size = os.stat(noted).st_size
+    box.store.delete(place, stamp(1))
+    os.truncate(noted, size)  # what had not reached the disk
+    assert place.suffix not in journal(box) and other.suffix in journal(box)
+    monkeypatch.setattr(fs, "boot_id", lambda: "another")
+    assert known(box) == {place.suffix: hex_of(f"{stamp(1).internal}.ts"), other.suffix: hex_of(f"{stamp(1).internal}.data")}
+    assert journal(box) == ""
+
+
+def test_the_first_line_of_a_journal_is_safe_before_the_change(box, monkeypatch):
+    place = box.put()
+    known(box)
+    trace = FaultyOs()
+    trace.install(monkeypatch)
+    box.put(at=1)
+    monkeypatch.setattr(fs, "os", os)
+    steps = [name for name, _ in trace.calls if name in ("write", "fdatasync", "link", "rename")]
+    assert steps.index("fdatasync") < steps.index("link") and journal(box) == f"{place.suffix}\n"
+
+
+def test_a_writer_that_is_killed_leaves_no_hash_that_does_not_hold(tmp_path, monkeypatch):
+    """Wherever that is: the hash of the suffix is that of its files when it is asked for."""
+    for step in range(1, 100):
+        FaultyOs(syncs=False).install(monkeypatch)
+        box = StoreBox(str(tmp_path / str(step)))
+        place = box.put()
+        known(box)
+        faults = FaultyOs(crash_at=step, syncs=False)
+        faults.install(monkeypatch)
+        try:
+            box.store.delete(place, stamp(1))
+        except Crash:
+            pass
+        else:
+            break
+        finally:
+            monkeypatch.setattr(fs, "os", os)
+        name = ".ts" if os.path.exists(f"{place.directory}/{layout.tombstone_name(stamp(1))}") else ".data"
+        assert known(box) == {place.suffix: hex_of(f"{stamp(name == '.ts').internal}{name}")}, faults.calls[-1]
+    assert step > 6
 
 
 def test_crash_while_consolidating_loses_no_change(tmp_path, monkeypatch):

@@ -315,7 +315,7 @@ def test_part_power_grows(box):
     box.store.write(old, stamp(2), b"y", metadata_of(old, stamp(2), b"y"), next_part_power=11)
     assert box.files(old) == box.files(new) == ["2.data"]
     with open(f"{new.partition_path}/hashes.invalid") as file:
-        assert file.read() == f"{new.suffix}\n" * 3
+        assert file.read() == f"#boot {fs.boot_id()}\n" + f"{new.suffix}\n" * 3
     # the ring now has the new power; the old places still hold links
     fs.link_existing(f"{new.directory}/{layout.data_name(stamp(2))}", f"{old.directory}/{layout.data_name(stamp(1))}")
     box.store.delete(new, stamp(3), next_part_power=11)
@@ -393,7 +393,7 @@ def test_damaged_object_is_quarantined(box, damage):
     assert quarantined(box) == [place.name_hash] and not os.path.exists(place.directory)
     assert not os.path.exists("/tmp/keelstore-was-here")
     with open(f"{place.partition_path}/hashes.invalid") as file:
-        assert file.read() == f"{place.suffix}\n" * 2
+        assert file.read() == f"#boot {fs.boot_id()}\n" + f"{place.suffix}\n" * 2
     with pytest.raises(ObjectNotFound):
         box.store.open(place)
 
@@ -693,7 +693,8 @@ def test_acknowledged_means_synced(box, monkeypatch):
     steps = [name for name, _ in trace.calls if name in ("link", "fsync")]
     assert steps[-1] == "fsync" and "link" in steps
     last_link = max(index for index, name in enumerate(steps) if name == "link")
-    assert steps[:last_link].count("fsync") == steps.count("link"), "each file is synced before it gets its name"
+    files = steps.count("link") + 1
+    assert steps[:last_link].count("fsync") == files, "each file is synced before it gets its name, the name of the journal too"
     assert steps[last_link + 1 :] == ["fsync"] * 5, "hash, suffix, partition, objects, device"
     assert read(box, place) == b"hello"
 
@@ -702,11 +703,11 @@ def test_directory_removed_under_a_writer_is_made_again(box, monkeypatch):
     place = box.place()
     real, done = fs.link_durably, list[int]()
 
-    def link_durably(new, target, made, before_sync):
+    def link_durably(new, target, made, around):
         if not done:
             done.append(1)
             os.rmdir(place.directory)  # a replicator found it empty
-        real(new, target, made, before_sync)
+        real(new, target, made, around)
 
     monkeypatch.setattr("keelstore.obj.writer.fs.link_durably", link_durably)
     box.put()
