@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from keelstore.common.concurrency import sleep
-from keelstore.common.errors import KeelstoreError
+from keelstore.common.errors import ClientDisconnect, KeelstoreError
 from keelstore.common.headers import Headers, environ_key
 from keelstore.common.http import (
     AUTHORIZE,
@@ -107,38 +107,49 @@ def subrequest(
     return found
 
 
-class SourceEnded(OSError):
-    """What is copied ended early."""
+class SourceEnded(ClientDisconnect):
+    """What is copied ended early or broke off: to who reads it as a request's body, the client has gone."""
 
 
 class BodyOf(FileLike):
-    """The ``length`` bytes that are the body of an answer, as the body of another request. Close the answer afterwards.
+    """The body of an answer, ``length`` bytes, as the body of another request.
 
-    Reading raises SourceEnded where the answer ends early: what is made of it must not look whole.
+    Where it is not as long as that, or breaks off, reading raises SourceEnded and ``is_broken`` is set: what is made of it
+    must not look whole.
     """
 
-    __slots__ = ("_left", "_parts", "_rest")
+    __slots__ = ("_left", "_parts", "_response", "is_broken", "length")
 
     def __init__(self, response: Response, length: int):
         super().__init__()
+        self.length = self._left = length
+        self.is_broken = False
+        self._response = response
         self._parts = iter(response.app_iter if response.app_iter is not None else (response.body or b"",))
-        self._rest = b""
-        self._left = length
 
     def _more(self, size: int) -> bytes:
         if not self._left:
             return b""
-        data = self._rest
-        while not data:
-            part = next(self._parts, None)
-            if part is None:
-                raise SourceEnded(f"the body that is copied ended {self._left} bytes early")
-            data = part
-        size = min(size, self._left)
-        self._rest = data[size:]
-        data = data[:size]
+        try:
+            data = next(self._parts, b"")
+            while not data:
+                data = next(self._parts)
+        except StopIteration:
+            raise self._broken(f"the source ended {self._left} bytes early") from None
+        except Exception as error:
+            raise self._broken(f"the source broke off: {error}") from error
         self._left -= len(data)
-        return data
+        if self._left < 0:
+            raise self._broken("the source is longer than it said")
+        self._held = data[size:]
+        return data[:size]
+
+    def _broken(self, text: str) -> SourceEnded:
+        self.is_broken = True
+        return SourceEnded(text)
+
+    def close(self) -> None:
+        self._response.close()
 
 
 class UnexpectedResponse(KeelstoreError):

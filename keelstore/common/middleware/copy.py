@@ -20,7 +20,6 @@ from keelstore.common import concurrency
 from keelstore.common.cluster import load_cluster
 from keelstore.common.errors import (
     BadRequest,
-    ClientDisconnect,
     ConfigError,
     EntityTooLarge,
     PreconditionFailed,
@@ -41,8 +40,7 @@ from keelstore.common.http import (
     status_line,
     wsgify,
 )
-from keelstore.common.httpinput import FileLike
-from keelstore.common.internal import subrequest
+from keelstore.common.internal import BodyOf, subrequest
 from keelstore.common.limits import Limits
 from keelstore.common.logs import logger_for
 from keelstore.common.options import option, parse, positive
@@ -129,7 +127,7 @@ class Copy:
             raise EntityTooLarge(f"The source is larger than {self.limits.max_file_size} bytes, or of unknown size; a large "
                                  "object of any size is copied with multipart-manifest=get")
         asks_heartbeat = is_true(request.params.get("heartbeat"))
-        body = SourceBody(source, int(length))
+        body = BodyOf(source, int(length))
         told = _aim_at_destination(request, names, source, body)
         if asks_heartbeat:
             return self._with_heartbeat(environ, names, body, told)
@@ -145,7 +143,7 @@ class Copy:
                              source=SOURCE_NAME)
         return call_app(self.app, environ)
 
-    def _put(self, environ: Environ, body: SourceBody, told: Headers) -> Response:
+    def _put(self, environ: Environ, body: BodyOf, told: Headers) -> Response:
         """Write the destination and give its answer, with what was copied told if it worked."""
         try:
             response = call_app(self.app, environ)
@@ -160,7 +158,7 @@ class Copy:
 
     # -- heartbeat ---------------------------------------------------------------------------------------------------
 
-    def _with_heartbeat(self, environ: Environ, names: _Names, body: SourceBody, told: Headers) -> Response:
+    def _with_heartbeat(self, environ: Environ, names: _Names, body: BodyOf, told: Headers) -> Response:
         """202 at once, a blank now and then, and what came of it at the end."""
         is_json = "application/json" in environ.get("HTTP_ACCEPT", "")
         result = concurrency.Event()
@@ -257,7 +255,7 @@ def _check_no_body(request: Request) -> None:
         raise BadRequest("Copy requests require a zero byte body", headers={"Connection": "close"})
 
 
-def _aim_at_destination(request: Request, names: _Names, source: Response, body: SourceBody) -> Headers:
+def _aim_at_destination(request: Request, names: _Names, source: Response, body: BodyOf) -> Headers:
     """Turn the client's environ into the PUT of the destination; gives what is to be told of the copy."""
     environ = request.environ
     found = source.headers
@@ -320,44 +318,6 @@ def _metadata(found: Headers, is_fresh: bool) -> Headers:
 
 def _quoted(text: str) -> str:
     return quote(text.encode("utf-8", "surrogateescape"))
-
-
-class SourceBody(FileLike):
-    """The body of the source as a request body. ``is_broken``: it ended early or broke off, and so must the PUT."""
-
-    __slots__ = ("_left", "_parts", "_response", "is_broken", "length")
-
-    def __init__(self, response: Response, length: int):
-        super().__init__()
-        self.length = self._left = length
-        self.is_broken = False
-        self._response = response
-        parts = response.app_iter if response.app_iter is not None else (response.body or b"",)
-        self._parts = iter(parts)
-
-    def _more(self, size: int) -> bytes:
-        if not self._left:
-            return b""
-        try:
-            data = next(self._parts, b"")
-            while not data:
-                data = next(self._parts)
-        except StopIteration:
-            raise self._broken("the source ended early") from None
-        except Exception as error:
-            raise self._broken(f"the source broke off: {error}") from error
-        self._left -= len(data)
-        if self._left < 0:
-            raise self._broken("the source is longer than it said")
-        self._held = data[size:]
-        return data[:size]
-
-    def _broken(self, text: str) -> ClientDisconnect:
-        self.is_broken = True
-        return ClientDisconnect(text)
-
-    def close(self) -> None:
-        self._response.close()
 
 
 def _whole_body(answer: Response, environ: Environ) -> bytes:

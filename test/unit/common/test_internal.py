@@ -4,7 +4,7 @@ import json
 import pytest
 
 from keelstore.common.http import Response
-from keelstore.common.internal import InternalClient, UnexpectedResponse, make_path, subrequest
+from keelstore.common.internal import BodyOf, InternalClient, SourceEnded, UnexpectedResponse, make_path, subrequest
 from test.support.fakes import environ
 
 
@@ -87,3 +87,23 @@ def test_listing_goes_page_by_page():
 def test_paths():
     assert make_path("a") == "/v1/a"
     assert make_path("a", "c", "d/e") == "/v1/a/c/d/e"
+
+
+def test_the_body_of_an_answer_is_read_as_a_file():
+    for response in (Response(200, app_iter=iter([b"ab", b"", b"cde"])), Response(200, body=b"abcde")):
+        body = BodyOf(response, 5)
+        assert (body.read(1), body.read(3), body.read(), body.read(), body.is_broken) == (b"a", b"bcd", b"e", b"", False)
+
+
+@pytest.mark.parametrize("parts", [[], [b"ab"], [b"abcd", b"ef"], [b"ab", OSError("disk gone")]])
+def test_the_body_of_an_answer_that_is_not_whole_does_not_look_so(parts):
+    def source():
+        for part in parts:
+            if isinstance(part, OSError):
+                raise part
+            yield part
+
+    body = BodyOf(Response(200, app_iter=source()), 5)
+    with pytest.raises(SourceEnded):
+        body.read()
+    assert body.is_broken

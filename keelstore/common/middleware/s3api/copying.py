@@ -3,36 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
-from typing import Any
 
 from keelstore.common.http import CUSTOMER_KEY, Response
-from keelstore.common.httpinput import FileLike
+from keelstore.common.internal import BodyOf
 from keelstore.common.middleware.s3api.body import ProvenBody
 from keelstore.common.middleware.s3api.checksums import Algorithm
 from keelstore.common.middleware.s3api.copy_source import CopySource
+from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.outcome import check
 from keelstore.common.middleware.s3api.request import S3Request
 from keelstore.common.middleware.s3api.stored_checksum import keep_checksum
-
-
-class _Stream(FileLike):
-    """The body of a response, read as a file."""
-
-    __slots__ = ("_pieces", "_rest")
-
-    def __init__(self, response: Response):
-        super().__init__()
-        self._pieces: Any = iter(response.app_iter if response.app_iter is not None else (response.body or b"",))
-        self._rest = b""
-
-    def _more(self, size: int) -> bytes:
-        while not self._rest:
-            piece = next(self._pieces, None)
-            if piece is None:
-                return b""
-            self._rest = piece
-        data, self._rest = self._rest[:size], self._rest[size:]
-        return data
 
 
 def copy_data(
@@ -61,9 +41,12 @@ def copy_data(
         ),
     )
     try:
-        body = ProvenBody(_Stream(response), int(response.headers["Content-Length"]), None, {algorithm: None})
+        data = BodyOf(response, int(response.headers["Content-Length"]))
+        body = ProvenBody(data, data.length, None, {algorithm: None})
         footers = keep_checksum(body, headers)
         answer = request.swift("PUT", container, obj, headers=headers, body=body, length=body.length, footers=footers)
     finally:
         response.close()
+    if data.is_broken:
+        raise S3Error("ServiceUnavailable")
     return check(request, answer), body.value(algorithm)

@@ -10,8 +10,7 @@ from keelstore.common.acl import ACL
 from keelstore.common.errors import BadRequest, EntityTooLarge, PreconditionFailed, RequestError
 from keelstore.common.headers import Headers, is_sysmeta, is_transient_sysmeta, is_true, is_user_meta
 from keelstore.common.http import Environ, Request, Response, WSGIApp, call_app
-from keelstore.common.internal import subrequest
-from keelstore.common.middleware.copy import SourceBody
+from keelstore.common.internal import BodyOf, subrequest
 from keelstore.common.middleware.versioned_writes.names import MARKER_TYPE
 from keelstore.common.timestamp import Timestamp
 
@@ -94,7 +93,7 @@ class Inner:
         if not size or not size.isdigit() or int(size) > self.max_file_size:
             source.close()
             raise EntityTooLarge
-        body = SourceBody(source, int(size))
+        body = BodyOf(source, int(size))
         try:
             status = self.done(self.ask(environ, "PUT", path, headers, body=body, length=body.length,
                                         extra={TYPE_OVERRIDDEN: True}))
