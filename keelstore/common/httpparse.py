@@ -139,11 +139,8 @@ def parse_request(
         keep_alive = "close" not in tokens and (keep_alive or "keep-alive" in tokens)
     if length == UNKNOWN or (version == 10 and coding is not None):
         keep_alive = False  # RFC 9112 6.1: framing that others may have read otherwise
-    expect, expects = get("HTTP_EXPECT"), False
-    if expect is not None and version == 11:
-        if expect.lower() != "100-continue":
-            raise ProtocolError("Expectation failed", 417)
-        expects = length != 0
+    expect = get("HTTP_EXPECT")  # any other is not looked at (RFC 9110 10.1.1): S3 clients send empty ones
+    expects = expect is not None and version == 11 and length != 0 and expect.lower() == "100-continue"
     return Head(version, keep_alive, length, expects)
 
 

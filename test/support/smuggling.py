@@ -56,7 +56,6 @@ REFUSED = {
     "header too long": (b"GET /o HTTP/1.1\r\nX-A: " + b"a" * 9000 + b"\r\n\r\n", 400),
     "head too long": (b"GET /o HTTP/1.1\r\n" + b"X-A: " + b"".join(b"X-%d: %s\r\n" % (n, b"a" * 8000) for n in range(12)), 400),
     "too many headers": (b"GET /o HTTP/1.1\r\n" + b"X-A: b\r\n" * 202 + b"\r\n", 431),
-    "other expectation": (b"PUT /o HTTP/1.1\r\nExpect: wonder\r\nContent-Length: 5\r\n\r\n", 417),
 }
 
 
