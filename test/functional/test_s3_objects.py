@@ -338,6 +338,7 @@ def test_case_C21_content_md5_that_is_none(s3: Any, bucket: str) -> None:
 @pytest.mark.parametrize(
     ("header", "value", "code"),
     [
+        ("content-md5", "", "InvalidDigest"),
         ("x-amz-storage-class", "GLACIER", "InvalidStorageClass"),
         ("x-amz-website-redirect-location", "/elsewhere", "NotImplemented"),
         ("x-amz-checksum-foo", "AAAA", "InvalidRequest"),

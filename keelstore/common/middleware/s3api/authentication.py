@@ -370,7 +370,8 @@ def _read_v2(
 
 
 def _date_header(environ: Environ) -> str:
-    return str(environ.get("HTTP_X_AMZ_DATE") or environ.get("HTTP_DATE") or "")
+    found = environ.get("HTTP_X_AMZ_DATE")  # also when it is empty, which is no time
+    return str(found if found is not None else environ.get("HTTP_DATE", ""))
 
 
 def _parse_time(text: str) -> float:

@@ -237,7 +237,7 @@ class S3Request:
     def content_md5(self) -> str | None:
         """The Content-MD5 as hex. Raises S3Error."""
         text = self.header("Content-Md5")
-        if text is None or not text.strip():
+        if text is None:
             return None
         try:
             data = base64.b64decode(text, validate=True)

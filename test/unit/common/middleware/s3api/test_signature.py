@@ -123,3 +123,11 @@ def test_a_wrong_time_is_refused(date: str, code: str) -> None:
     with pytest.raises(S3Error) as caught:
         signed("GET", "/b", {"X-Amz-Date": date}, BASE, "00")
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize("date", ["", "Bad Date"])
+def test_an_x_amz_date_counts_before_the_date_also_when_it_is_none(date: str) -> None:
+    environ = environ_of("GET", "/b", {"Date": "Tue, 27 Mar 2007 19:36:42 +0000", "X-Amz-Date": date, "Authorization": f"AWS {KEY}:x"})
+    with pytest.raises(S3Error) as caught:
+        read(environ, "v2", OPTIONS, "", 1175024202.0)
+    assert caught.value.code == "AccessDenied"
