@@ -14,6 +14,7 @@
 - ``samples``: writes ``etc/*.conf-sample`` and the option reference from the option classes
 - ``init``: start and stop a set of servers by their configuration files
 - ``reconciler_enqueue``: names an object to the container reconciler
+- ``object_relinker``: objects get their places for another part power
 - ``ring_builder``, ``ring_composer``, ``ring_analyzer``: the ring commands; ``ring_device_commands`` those about devices,
   ``ring_session`` one run, ``ring_arguments``, ``ring_reports``, ``ring_usage`` and ``ring_progress`` what is read and shown
 """

@@ -81,6 +81,7 @@ from keelstore.obj.options import (
     ObjectAuditorOptions,
     ObjectExpirerOptions,
     ObjectReconstructorOptions,
+    ObjectRelinkerOptions,
     ObjectReplicatorOptions,
     ObjectServerOptions,
     ObjectUpdaterOptions,
@@ -248,7 +249,9 @@ SAMPLES = (
              ("object-updater", ObjectUpdaterOptions, "Sends the container updates that a server could not deliver."),
              ("object-expirer", ObjectExpirerOptions,
               "Deletes objects whose time has come. How much longer those of an account or container stay: "
-              "delay_reaping_ACCOUNT or delay_reaping_ACCOUNT/CONTAINER (URL-quoted) = seconds.")),
+              "delay_reaping_ACCOUNT or delay_reaping_ACCOUNT/CONTAINER (URL-quoted) = seconds."),
+             ("object-relinker", ObjectRelinkerOptions,
+              "keelstore-object-relinker, when the part power of a ring is raised; no daemon.")),
     Sample("dispersion.conf", "keelstore-dispersion-populate and keelstore-dispersion-report.", (
         Section("dispersion", (DispersionOptions,)),
     )),

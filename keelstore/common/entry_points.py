@@ -75,6 +75,7 @@ COMMANDS = {
     "keelstore-object-auditor": "keelstore.node.run_daemon:object_auditor",
     "keelstore-object-updater": "keelstore.node.run_daemon:object_updater",
     "keelstore-object-expirer": "keelstore.node.run_daemon:object_expirer",
+    "keelstore-object-relinker": "keelstore.cli.object_relinker:main",
     "keelstore-init": "keelstore.cli.init:main",
     "keelstore-recon": "keelstore.cli.recon:main",
     "keelstore-reconciler-enqueue": "keelstore.cli.reconciler_enqueue:main",

@@ -10,4 +10,6 @@ Daemons: ``partition_daemon`` (what the next two share, as ``peer_hashes`` and `
 what a partition needs; ``partition_work``, ``rsync``: it is done), ``reconstructor`` (``fragment_jobs``, ``rebuild_choice``:
 pure; ``fragment_work``; ``rebuild``: a fragment made anew), ``auditor`` (``audit``: what is wrong with an object;
 ``watchers``), ``updater`` (``backlog``, ``update_rows``), ``expirer`` (``expiry_queue``).
+Not a daemon: ``relinker``, for another part power (``relink_plan``: pure; ``relink_hashdir``, ``relink_state``,
+``relink_report``).
 """
