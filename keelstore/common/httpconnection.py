@@ -29,7 +29,7 @@ from keelstore.common.httpbody import Chunked, Fixed, Wire
 from keelstore.common.httpinput import NoBody, RequestBody, UnreadableBody
 from keelstore.common.httpparse import CHUNKED, MAX_HEAD, UNKNOWN, ProtocolError, parse_request
 from keelstore.common.proxyprotocol import MAX_LINE, parse_proxy_line
-from keelstore.common.relay import Arrived, send_on
+from keelstore.common.relay import Arrived, file_pieces, file_region, file_region_sent, send_on
 from keelstore.common.sockets import Stream
 from keelstore.common.transid import make_trans_id
 
@@ -353,9 +353,7 @@ class Connection:
             elif region is not None and region[2] == head.length:
                 stream.send_parts([head.data])
                 stream.send_file(*region)
-                told = getattr(result, "file_region_sent", None)
-                if told is not None:
-                    told()
+                file_region_sent(result)
             elif head.chunked:
                 start = head.data
                 while first is not None:
@@ -426,17 +424,14 @@ class Connection:
     def _region(self, result: Iterable[bytes]) -> tuple[int, int, int] | None:
         if self._status is None or self.stream.is_tls:
             return None
-        region = getattr(result, "file_region", None)
-        return region() if region is not None else None
+        return file_region(result)
 
     def _file_pieces(self, result: Any) -> Iterator[Any] | None:
-        method = getattr(result, "file_pieces", None)
-        if method is None or self._status is None or self.stream.is_tls:
+        if self._status is None or self.stream.is_tls or not hasattr(result, "file_pieces"):
             return None
         if not any(len(name) == 14 and name.lower() == "content-length" for name, _value in self._headers):
             return None
-        found: Iterator[Any] | None = method()
-        return found
+        return file_pieces(result)
 
     # -- the end of a request, or of the connection
 

@@ -17,6 +17,7 @@ from keelstore.common.errors import BackendError, BackendTimeout, ClientDisconne
 from keelstore.common.headers import Headers, environ_key
 from keelstore.common.http import BODYLESS, DIGEST, IN_PROCESS, Response, WSGIApp, call_app, text_path_to_wire
 from keelstore.common.httpinput import CONTINUE_HEADERS, FileLike
+from keelstore.common.relay import Region, close, file_region
 
 Address = tuple[str, int]
 
@@ -165,20 +166,17 @@ class LocalBody:
                 raise BackendError("the body is longer than announced", node=self._address)
         return part
 
-    def file_region(self) -> tuple[int, int, int] | None:
+    def file_region(self) -> Region | None:
         """The whole body as (fd, offset, count), while nothing of it has been read and it is that."""
-        region = getattr(self._source, "file_region", None)
-        if region is None or self._iterator is not None or self._closed:
+        if self._iterator is not None or self._closed:
             return None
-        found: tuple[int, int, int] | None = region()
+        found = file_region(self._source)
         return found if found is not None and (self._left is None or found[2] == self._left) else None
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            close = getattr(self._source, "close", None)
-            if close is not None:
-                close()
+            close(self._source)
 
 
 class Pipe(FileLike):

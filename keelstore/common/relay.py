@@ -1,8 +1,10 @@
-"""Bytes from one connection to another that stay in the kernel: received here, sent there, never copied into this process.
+"""Bytes that stay in the kernel: what a body offers of that, and how it passes from one connection to another.
 
 :func:`arrived` tells how much of what a peer has sent waits in the receive buffer of its stream; :func:`send_on` moves just
 that, through a pipe, into another stream (splice(2)). Only what is there already is ever promised, so that an error while it
 is moved can only be the receiver's, and whoever reads from the sender can still go on elsewhere when it breaks off.
+
+What a body may offer besides being iterated over is written in ``httpconnection.py``; :func:`file_region` and its like ask.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ import os
 import socket
 import struct
 import termios
-from typing import Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 from keelstore.common.sockets import Stream
 
@@ -44,6 +47,36 @@ class Arrived:
 
     def __len__(self) -> int:
         return self.count
+
+
+Region = tuple[int, int, int]  # fd, offset, count: a whole body as part of an open file
+Pieces = Iterator[bytes | Region | Arrived]  # a body in several parts, some of them of open files or other connections
+
+
+def close(body: Any) -> None:
+    """Close a body that can be closed."""
+    method = getattr(body, "close", None)
+    if method is not None:
+        method()
+
+
+def file_region(body: Any) -> Region | None:
+    """The region of a body that offers one: the server sends it without passing it through Python."""
+    method = getattr(body, "file_region", None)
+    return method() if method is not None else None
+
+
+def file_region_sent(body: Any) -> None:
+    """Tell a body that its region has been sent whole."""
+    method = getattr(body, "file_region_sent", None)
+    if method is not None:
+        method()
+
+
+def file_pieces(body: Any) -> Pieces | None:
+    """The pieces of a body that offers them, in place of iterating over it; None for one that does not."""
+    method = getattr(body, "file_pieces", None)
+    return method() if method is not None else None
 
 
 def arrived(stream: Stream, limit: int) -> Arrived:

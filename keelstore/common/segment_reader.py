@@ -23,6 +23,7 @@ from keelstore.common.errors import KeelstoreError
 from keelstore.common.headers import is_true
 from keelstore.common.http import BODY_CHECKED, INFOCACHE, Environ, Response, WSGIApp, call_app, text_path_to_wire
 from keelstore.common.internal import subrequest
+from keelstore.common.relay import Region, file_pieces, file_region, file_region_sent
 from keelstore.common.segments import (
     MAX_MANIFESTS,
     Fetch,
@@ -40,9 +41,6 @@ _REMEMBERED = 20  # manifests below the first, of one reading
 _INHERITED = (("HTTP_X_AUTH_TOKEN", "X-Auth-Token"), ("HTTP_X_SERVICE_TOKEN", "X-Service-Token"),
               ("HTTP_X_OPEN_EXPIRED", "X-Open-Expired"),
               ("HTTP_X_BACKEND_ALLOW_RESERVED_NAMES", "X-Backend-Allow-Reserved-Names"))
-
-
-Region = tuple[int, int, int]  # descriptor, offset, count
 
 
 class SegmentError(KeelstoreError):
@@ -309,17 +307,15 @@ class SegmentedBody:
             raise SegmentError(fetch.segment.path, f"not reached within {self._pace.max_s:g} s")
         body: Any = response.app_iter if response.app_iter is not None else (response.body or b"",)
         is_checked = response.headers.get(BODY_CHECKED) == "true"
-        region = _region_of(body) if as_files and (is_checked or not fetch.is_whole) else None
+        region = file_region(body) if as_files and (is_checked or not fetch.is_whole) else None
         if region is not None and region[2] == fetch.length:
             yield region
-            told = getattr(body, "file_region_sent", None)
-            if told is not None:
-                told()
+            file_region_sent(body)
             opening.drop()
             return
         digest = md5(usedforsecurity=False) if fetch.is_whole and not is_checked else None
         left = fetch.length
-        pieces = _pieces_of(body) if as_files and digest is None else None
+        pieces: Any = file_pieces(body) if as_files and digest is None else None
         for data in body if pieces is None else pieces:
             left -= data[2] if type(data) is tuple else len(data)
             if left < 0:
@@ -343,18 +339,6 @@ class SegmentedBody:
             iterator.close()  # type: ignore[attr-defined]
         while self._open:
             self._open.popleft().drop()
-
-
-def _region_of(body: Any) -> Region | None:
-    """The part of a file that a body is, if it offers that."""
-    method = getattr(body, "file_region", None)
-    return method() if method is not None else None
-
-
-def _pieces_of(body: Any) -> Iterator[Any] | None:
-    """The body as what need not pass through Python, if it offers that."""
-    method = getattr(body, "file_pieces", None)
-    return method() if method is not None else None
 
 
 def _check_digest(fetch: Fetch, response: Response, digest: str) -> None:

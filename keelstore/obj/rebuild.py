@@ -23,6 +23,7 @@ from keelstore.common.headers import READER_CHECKS, Headers
 from keelstore.common.http import Response
 from keelstore.common.peers import Peers
 from keelstore.common.policy import ErasureCodingPolicy
+from keelstore.common.relay import file_region
 from keelstore.common.ring.ring import Node, Ring
 from keelstore.obj.place import Place
 from keelstore.obj.reader import StoredObject
@@ -60,8 +61,7 @@ class Source:
         body = response.body
         self._held = [body] if body else []
         self._pieces: Iterator[bytes] = iter(response.app_iter or ())
-        region = getattr(response.app_iter, "file_region", None)
-        found = region() if region is not None else None
+        found = file_region(response.app_iter)
         place: tuple[int, int, int] = found or (-1, 0, 0)
         self._fd, self._at, self._left = place  # of a server in this process: its file is read here
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from keelstore.common.errors import BackendError
 from keelstore.common.headers import Headers
 from keelstore.common.http import Response
+from keelstore.common.relay import Region, close, file_pieces, file_region
 from keelstore.proxy.fanout import FAILURES
 from keelstore.proxy.reader import Reading
 from keelstore.proxy.request import ProxyRequest
@@ -55,22 +56,18 @@ class ResumingBody:
         self._keeps_head = self._status == 206 and self._range is None
         self._head = b""  # of a multipart body
 
-    def file_region(self) -> tuple[int, int, int] | None:
+    def file_region(self) -> Region | None:
         """See ``common/httpconnection``: a body that is part of an open file is sent without passing through here."""
-        region = getattr(self._current, "file_region", None)
-        return region() if region is not None else None
+        return file_region(self._current)
 
     def close(self) -> None:
-        close = getattr(self._current, "close", None)
-        if close is not None:
-            close()
+        close(self._current)
 
     def file_pieces(self) -> Iterator[Any] | None:
         """As iterating, but what comes from another node may stay in the kernel (see ``common/httpconnection``)."""
         if self._keeps_head:
             return None
-        method = getattr(self._current, "file_pieces", None)
-        pieces = method() if method is not None else None
+        pieces = file_pieces(self._current)
         return None if pieces is None else self._whole(pieces)
 
     def __iter__(self) -> Iterator[bytes]:

@@ -30,6 +30,7 @@ from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.errors import BackendError
 from keelstore.common.headers import Headers
 from keelstore.common.http import BODY_CHECKED, Response
+from keelstore.common.relay import file_region
 from keelstore.proxy.fanout import FAILURES
 
 MAX_CHOICES = 512  # sets of fragments tried to find a right one
@@ -54,8 +55,7 @@ class Stream:
         self.node, self.response, self.fragment = node, response, fragment
         self.position, self.stop = position, stop
         self._held, self._fd = b"", -1
-        region = getattr(response.app_iter, "file_region", None)
-        found = region() if region is not None else None
+        found = file_region(response.app_iter)
         if found is not None:  # of a node in this process: its file is read here, a segment's worth at a time
             self._fd, offset, count = found
             self.position, self.stop = offset, offset + count

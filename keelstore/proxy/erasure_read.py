@@ -20,6 +20,7 @@ from keelstore.common.http import BODY_CHECKED, Response
 from keelstore.common.policy import ErasureCodingPolicy
 from keelstore.common.quorum import quorum_size
 from keelstore.common.ranged import ranged_response
+from keelstore.common.relay import close
 from keelstore.proxy.erasure_body import FragmentBody, Fragments, Stream
 from keelstore.proxy.fanout import FAILURES, Answer, has_timestamp, note_failure, outcome, read_short
 from keelstore.proxy.fragments import (
@@ -380,9 +381,7 @@ class _Parts:
             self.close()
 
     def close(self) -> None:
-        close = getattr(self._parts, "close", None)
-        if close is not None:
-            close()
+        close(self._parts)
         self._fragments.close()
 
 

@@ -7,11 +7,9 @@ from typing import Any
 
 from keelstore.common.errors import KeelstoreError
 from keelstore.common.http import BODYLESS, Environ, WSGIApp
-from keelstore.common.relay import Arrived
+from keelstore.common.relay import Pieces, Region, close, file_pieces, file_region, file_region_sent
 
 Header = tuple[str, str]
-Region = tuple[int, int, int]  # fd, offset, count: a whole body as part of an open file (see httpconnection)
-Pieces = Iterator[bytes | Region | Arrived]  # a body in several parts, some of them of open files or other connections
 
 
 class WrongLength(KeelstoreError):
@@ -56,31 +54,6 @@ class Chained:
 
     def close(self) -> None:
         close(self._owner)
-
-
-def close(body: Any) -> None:
-    method = getattr(body, "close", None)
-    if method is not None:
-        method()
-
-
-def file_region(body: Any) -> Region | None:
-    """The region of a body that offers one: the server sends it without passing it through Python."""
-    method = getattr(body, "file_region", None)
-    return method() if method is not None else None
-
-
-def file_region_sent(body: Any) -> None:
-    """Tell a body that its region has been sent whole."""
-    method = getattr(body, "file_region_sent", None)
-    if method is not None:
-        method()
-
-
-def file_pieces(body: Any) -> Pieces | None:
-    """The pieces of a body that offers them, in place of iterating over it; None for one that does not."""
-    method = getattr(body, "file_pieces", None)
-    return method() if method is not None else None
 
 
 def held_pieces(pieces: Pieces, length: int) -> Pieces:

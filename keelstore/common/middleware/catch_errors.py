@@ -17,19 +17,9 @@ from typing import Any, Final, TypeVar
 from keelstore.common.errors import BackendError
 from keelstore.common.http import TRANS_ID, Environ, StartResponse, WSGIApp, failure_response, status_line
 from keelstore.common.logs import logger_for
-from keelstore.common.middleware.bodies import (
-    Answer,
-    Exact,
-    Pieces,
-    Region,
-    close,
-    file_pieces,
-    file_region,
-    file_region_sent,
-    held_to,
-    promised_length,
-)
+from keelstore.common.middleware.bodies import Answer, Exact, held_to, promised_length
 from keelstore.common.options import option, parse
+from keelstore.common.relay import Pieces, Region, close, file_pieces, file_region, file_region_sent
 from keelstore.common.transid import make_trans_id
 
 AFTER: Final[tuple[str, ...]] = ()

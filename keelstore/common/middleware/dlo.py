@@ -37,10 +37,11 @@ from keelstore.common.http import (
 from keelstore.common.internal import subrequest
 from keelstore.common.limits import Limits
 from keelstore.common.logs import logger_for
-from keelstore.common.middleware.bodies import Answer, close
+from keelstore.common.middleware.bodies import Answer
 from keelstore.common.names import api_path
 from keelstore.common.options import not_negative, option, parse, positive
 from keelstore.common.ranged import ranged_response
+from keelstore.common.relay import close
 from keelstore.common.segment_reader import Pace, SegmentedBody, SegmentError, SegmentSource, add_name, base_of
 from keelstore.common.segments import ObjectSegment, length_of, plan, whole
 

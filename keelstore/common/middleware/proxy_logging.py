@@ -25,19 +25,9 @@ from keelstore.common.middleware.access_line import (
     LineOptions,
     compile_template,
 )
-from keelstore.common.middleware.bodies import (
-    Answer,
-    Exact,
-    Pieces,
-    Region,
-    WrongLength,
-    close,
-    file_pieces,
-    file_region,
-    file_region_sent,
-    held_pieces,
-)
+from keelstore.common.middleware.bodies import Answer, Exact, WrongLength, held_pieces
 from keelstore.common.options import not_negative, option, parse, unused
+from keelstore.common.relay import Pieces, Region, close, file_pieces, file_region, file_region_sent
 from keelstore.common.stats import NO_STATS, NoStats, stats_for
 
 AFTER: Final[tuple[str, ...]] = ()

@@ -35,12 +35,13 @@ from keelstore.common.http import (
 from keelstore.common.internal import subrequest
 from keelstore.common.logs import logger_for
 from keelstore.common.middleware import slo_delete, slo_put
-from keelstore.common.middleware.bodies import Answer, close
+from keelstore.common.middleware.bodies import Answer
 from keelstore.common.mime import content_types
 from keelstore.common.names import HashPath, api_path
 from keelstore.common.options import Check, not_negative, option, parse, positive
 from keelstore.common.ranged import ranged_response
 from keelstore.common.registry import register_info
+from keelstore.common.relay import close
 from keelstore.common.segment_reader import (
     MANIFEST_LIMIT,
     Pace,

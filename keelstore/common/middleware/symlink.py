@@ -30,10 +30,11 @@ from keelstore.common.http import (
     error_response,
 )
 from keelstore.common.internal import subrequest
-from keelstore.common.middleware.bodies import Answer, close
+from keelstore.common.middleware.bodies import Answer
 from keelstore.common.names import api_path
 from keelstore.common.options import option, parse
 from keelstore.common.registry import register_info
+from keelstore.common.relay import close
 
 AFTER: Final = ("catch_errors", "gatekeeper", "proxy_logging", "memcache", "tempurl", "tempauth", "authtoken", "keystoneauth",
                 "staticweb", "copy", "container_quotas", "account_quotas", "slo", "dlo", "versioned_writes")

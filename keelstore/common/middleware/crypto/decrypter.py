@@ -13,9 +13,10 @@ from typing import Any, Final
 
 from keelstore.common.errors import BackendError, KeelstoreError
 from keelstore.common.headers import title
-from keelstore.common.middleware.bodies import Header, close
+from keelstore.common.middleware.bodies import Header
 from keelstore.common.middleware.crypto import cipher, meta
 from keelstore.common.middleware.crypto.keys import Callback, Keys
+from keelstore.common.relay import close
 
 BODY, HEADER, NO_KEYS = "Error decrypting object", "Error decrypting header", "Unable to retrieve encryption keys."
 CIPHER: Final = "X-Backend-Crypto-Cipher"

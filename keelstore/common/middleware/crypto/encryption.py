@@ -32,13 +32,14 @@ from keelstore.common.http import (
 )
 from keelstore.common.limits import Limits, check_metadata
 from keelstore.common.logs import logger_for
-from keelstore.common.middleware.bodies import Answer, close
+from keelstore.common.middleware.bodies import Answer
 from keelstore.common.middleware.crypto import cipher, decrypter, encrypter, meta
 from keelstore.common.middleware.crypto.decrypter import CannotDecrypt
 from keelstore.common.middleware.crypto.keys import CALLBACK, Keys
 from keelstore.common.middleware.crypto.listing import decrypted_listing
 from keelstore.common.options import option, parse
 from keelstore.common.registry import register_admin_info
+from keelstore.common.relay import close
 
 AFTER: Final = ("catch_errors", "gatekeeper", "proxy_logging", "memcache", "listing_formats", "tempauth", "authtoken",
                 "keystoneauth", "copy", "container_quotas", "account_quotas", "slo", "dlo", "versioned_writes", "symlink",
