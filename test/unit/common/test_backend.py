@@ -16,6 +16,7 @@ from keelstore.common.errors import BackendError, BackendTimeout, ClientDisconne
 from keelstore.common.headers import Headers
 from keelstore.common.http import Request, Response
 from keelstore.common.httpserver import ServerOptions
+from test.support.waiting import slowness
 from test.support.wire import dial, peer, read_until, serve
 
 
@@ -160,7 +161,7 @@ def test_call_that_takes_too_long(node):
     started = time.monotonic()
     with pytest.raises(BackendTimeout) as caught:
         backend.call(address, "PUT", "/d", Headers(), body=b"x", timeout_s=0.05)
-    assert caught.value.node == address and time.monotonic() - started < 2
+    assert caught.value.node == address and time.monotonic() - started < 2 * slowness()
     go.set()
     assert ended.wait(5)  # what was begun is ended: the caller's patience is not the node's business
 
@@ -653,7 +654,7 @@ def test_black_hole_is_bounded():
         started = time.monotonic()
         with pytest.raises(BackendTimeout):
             Backend(conn_timeout_s=0.1, local={}).call(address, "GET", "/d", Headers())
-        assert time.monotonic() - started < 1
+        assert time.monotonic() - started < 1 * slowness()
     finally:
         for stream in held:
             stream.close()
@@ -671,7 +672,7 @@ def test_drip_in_the_head_is_bounded():
         started = time.monotonic()
         with pytest.raises(BackendTimeout):
             Backend(local={}).call(address, "GET", "/d", Headers(), timeout_s=0.1)
-        assert time.monotonic() - started < 1
+        assert time.monotonic() - started < 1 * slowness()
 
 
 def test_drip_in_a_body_that_nobody_wants_is_bounded():
@@ -686,7 +687,7 @@ def test_drip_in_a_body_that_nobody_wants_is_bounded():
         response = Backend(local={}).call(address, "GET", "/d", Headers(), timeout_s=5)
         started = time.monotonic()
         response.close()
-        assert time.monotonic() - started < 1
+        assert time.monotonic() - started < 1 * slowness()
 
 
 @pytest.mark.parametrize("pause", [0, 0.04])
@@ -705,7 +706,7 @@ def test_interim_answers_without_end_are_bounded(pause):
             started = time.monotonic()
             with pytest.raises(BackendTimeout if pause else BackendError):
                 ask()
-            assert time.monotonic() - started < 0.2
+            assert time.monotonic() - started < 0.2 * slowness()
 
 
 def child_server(behave):

@@ -153,9 +153,9 @@ def test_content_negotiation():
      " " * 1000, "a/b" + ";c=d" * 240, 'a/b;c="' + 'x" ' * 200],
 )
 def test_security_S04_no_accept_header_takes_long(accept):
-    started = time.perf_counter()
+    started = time.process_time()
     try:
         best_match(accept, ("text/plain",))
     except BadRequest:
         pass
-    assert time.perf_counter() - started < 0.05
+    assert time.process_time() - started < 0.05

@@ -66,10 +66,10 @@ def test_metadata_limits_hold_for_every_post(proxy, path, level):
 @pytest.mark.parametrize("header", ["Range", "If-None-Match", "If-Match", "Accept", "X-Timestamp", "Referer", "X-Delete-At",
                                     "Content-Type"])
 def test_header_parsing_takes_no_time(proxy, header):
-    started = time.monotonic()
+    started = time.process_time()
     proxy.ask("GET", OBJ, {header: "bytes=" + ",".join(["0-0"] * 1500), "X-Container-Meta-A": '\\"' * 3000})
     proxy.ask("PUT", OBJ, {header: "\\" * 8000}, b"")
-    assert time.monotonic() - started < 1
+    assert time.process_time() - started < 1
 
 
 def test_nothing_of_a_path_breaks_out_of_a_header(proxy):
