@@ -129,11 +129,11 @@ def test_expiry_times_that_are_refused(account: Account, container: str, headers
 
 
 def test_an_object_expires_on_time(account: Account, container: str) -> None:
-    account.put(container, "after", body=b"1", headers={"X-Delete-After": "2", "X-Delete-At": "99999999999"}).expect(201)
+    account.put(container, "after", body=b"1", headers={"X-Delete-After": "6", "X-Delete-At": "99999999999"}).expect(201)
     head = account.head(container, "after").expect(200).headers
     assert "X-Delete-After" not in head
     at = int(head["X-Delete-At"])
-    assert abs(at - time.time() - 2) <= 2
+    assert time.time() - 1 <= at <= time.time() + 7
     account.put(container, "kept", body=b"1", headers={"X-Delete-At": str(at)}).expect(201)
     account.post(container, "kept").expect(202)  # a POST without it takes it away
     assert "X-Delete-At" not in account.head(container, "kept").headers
@@ -144,7 +144,7 @@ def test_an_object_expires_on_time(account: Account, container: str) -> None:
     until(lambda: account.head(container, "by-post").status == 404, "the object expires")
     account.post(container, "after", headers={"X-Object-Meta-A": "1"}).expect(404)
     account.get(container, "kept").expect(200)
-    assert {entry["name"] for entry in account.listing(container)} == {"after", "by-post", "kept"}
+    assert {"kept"} <= {entry["name"] for entry in account.listing(container)} <= {"after", "by-post", "kept"}  # the expirer may have been there
     account.delete(container, "after").expect(404)
     account.put(container, "by-post", body=b"2").expect(201)
     assert account.get(container, "by-post").body == b"2"

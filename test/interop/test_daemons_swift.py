@@ -85,7 +85,7 @@ def run(peers: Peers, make: str, name: str, *sites: int, **options: object) -> N
     for site in sites or range(4):
         conf = configuration(peers, name, site, **options)
         done = subprocess.run([peers.swift_python, str(peers.home / "run-daemon.py"), str(peers.swift_dir / "swift.conf"), *CLASSES[name].split(),
-                               str(conf)], capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": ""}, stdin=subprocess.DEVNULL)
+                               str(conf)], capture_output=True, text=True, timeout=240, env={**os.environ, "PYTHONPATH": ""}, stdin=subprocess.DEVNULL)
         assert done.returncode == 0, done.stderr[-2000:]
 
 
@@ -136,7 +136,7 @@ def test_counts_of_one_make_are_told_by_the_other(peers: Peers, own: Account, ma
 
 def test_what_is_due_goes(peers: Peers, own: Account, makes: tuple[str, str]) -> None:
     own.put("c").expect(201)
-    due = int(time.time()) + 5
+    due = int(time.time()) + 8
     own.put("c", "soon", body=b"x", headers={"X-Delete-At": due}).expect(201)
     own.put("c", "later", body=b"x", headers={"X-Delete-At": due + 3600}).expect(201)
     run(peers, makes[1], "object-updater", 0)
