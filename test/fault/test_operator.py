@@ -112,7 +112,7 @@ def test_a_missing_ring_of_a_policy_stops_the_start(pristine: Store) -> None:
 
 def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run([sys.executable, "-m", module, *arguments], capture_output=True, text=True, env=env, timeout=60, stdin=subprocess.DEVNULL)
+    return subprocess.run([sys.executable, "-m", module, *arguments], capture_output=True, text=True, env=env, timeout=240, stdin=subprocess.DEVNULL)
 
 
 BAD_OPTIONS = [  # file, what is changed, into what, words of the line
@@ -266,7 +266,7 @@ def test_a_server_alone_runs_and_stops(tmp_path: Path, pristine: Store) -> None:
         try:
             until(lambda: accepts("127.0.0.1", port), "it listens")
             process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0
+            assert process.wait(60) == 0
         finally:
             if process.poll() is None:
                 process.kill()

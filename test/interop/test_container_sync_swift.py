@@ -73,7 +73,7 @@ def run_sync(peers: Peers, make: str) -> None:
     command = [sys.executable, "-m", "keelstore.node.run_daemon", "container-sync", str(conf), "once"] if make == OURS else [
         peers.swift_python, str(peers.home / "run-sync.py"), str(peers.swift_dir / "swift.conf"), str(conf)]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT) if make == OURS else ""},
-                          stdin=subprocess.DEVNULL, timeout=120)
+                          stdin=subprocess.DEVNULL, timeout=240)
     assert done.returncode == 0, done.stderr[-2000:]
 
 

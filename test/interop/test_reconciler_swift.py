@@ -93,7 +93,7 @@ def own(peers: Peers, makes: tuple[str, str]) -> Account:
 
 def swift(peers: Peers, *arguments: str) -> str:
     done = subprocess.run([peers.swift_python, str(peers.home / "run-reconciler.py"), str(peers.swift_dir / "swift.conf"), *arguments],
-                          capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": ""}, stdin=subprocess.DEVNULL)
+                          capture_output=True, text=True, timeout=240, env={**os.environ, "PYTHONPATH": ""}, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 
@@ -106,7 +106,7 @@ def run_reconciler(peers: Peers, make: str) -> None:
         swift(peers, "reconcile", str(conf))
         return
     done = subprocess.run([sys.executable, "-m", "keelstore.node.run_daemon", "container-reconciler", str(conf), "once"], capture_output=True,
-                          text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL, timeout=120)
+                          text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL, timeout=240)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), done
 
 

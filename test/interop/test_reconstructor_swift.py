@@ -66,7 +66,7 @@ def run(peers: Peers, make: str, times: int = 1) -> None:
             conf = configuration(peers, RECONSTRUCTOR, site)
             done = subprocess.run([peers.swift_python, str(peers.home / "run-daemon.py"), str(peers.swift_dir / "swift.conf"),
                                    "swift.obj.reconstructor", "ObjectReconstructor", str(conf)], capture_output=True, text=True,
-                                  timeout=120, env={**os.environ, "PYTHONPATH": ""}, stdin=subprocess.DEVNULL)
+                                  timeout=240, env={**os.environ, "PYTHONPATH": ""}, stdin=subprocess.DEVNULL)
             assert done.returncode == 0, done.stderr[-2000:]
 
 

@@ -55,7 +55,7 @@ def run_once(peers: Peers, name: str, *sites: int, **options: Any) -> list[dict[
             found.append(json.loads((recon_of(peers, site) / "daemons.recon").read_text())["daemons"][name])
             continue
         done = subprocess.run([sys.executable, "-m", "keelstore.node.run_daemon", name, str(conf), "once"], capture_output=True, text=True,
-                              env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL, timeout=120)
+                              env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL, timeout=240)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), (done, log_of(peers, name, site)[said:][-5000:])
         check_log(peers, name, site, said)
         found.append(json.loads((recon_of(peers, site) / "daemons.recon").read_text())["daemons"][name])

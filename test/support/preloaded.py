@@ -73,7 +73,7 @@ class Forked(Process):
         self.ends_within(10)
         with suppress(ProcessLookupError):  # what is left of its session
             os.killpg(self.pid, signal.SIGKILL)
-        self.ends_within(10)
+        self.ends_within(60)
 
 
 class Preloaded:
@@ -112,7 +112,7 @@ class Preloaded:
     def stop(self) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(10)
+        self._process.wait(60)
         self._process.stdout.close()
         self._log.close()
 

@@ -96,5 +96,5 @@ class Process:
             pass
         with suppress(ProcessLookupError):  # what is left of its session
             os.killpg(self.running.pid, signal.SIGKILL)
-        self.running.wait(10)
+        self.running.wait(60)
         self.running = None

@@ -32,7 +32,7 @@ def free_port(nodes: int = 1) -> int:
             return port
 
 
-def keelstore(*arguments: str, cwd: Path | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+def keelstore(*arguments: str, cwd: Path | None = None, timeout: float = 240) -> subprocess.CompletedProcess[str]:
     """Run the command line of this checkout."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run([sys.executable, "-m", "keelstore.cli.main", *arguments], capture_output=True, text=True, env=env, cwd=cwd,
