@@ -89,7 +89,7 @@ class Settings:
     fernet_key: str = field(repr=False)
     workers: int | None = None
     test_users: bool = False
-    root_secret: str = field(default="", repr=False)  # that objects are encrypted with; '' in stores from before there was one
+    root_secret: str = field(default="", repr=False)  # of encryption; '' in stores from before there was one
     encrypts: bool = False  # all objects; otherwise those whose writers ask for it (S3's server-side encryption)
     default_policy: str = POLICIES[0].name  # of containers that ask for none
     generated: dict[str, str] = field(default_factory=dict, repr=False)  # file: SHA-256 of what we last wrote there

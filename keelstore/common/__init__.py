@@ -22,9 +22,9 @@
   ``sync_realms``: the clusters that containers are synced with
 - running: ``entry_points``, ``paste_config`` (files to components), ``wsgi`` (pipelines to services), ``daemon``
   (processes)
-- daemons: ``daemon_frame`` (what each of them is), ``between_passes``, ``work`` (queue, throttle, progress), ``events``
-  (hints from servers), ``peers`` (who is down), ``device_walk`` (what is on devices), ``proof`` (may a copy go?),
-  ``rsync``, ``recon_cache`` (what they leave for recon)
+- daemons: ``daemon_frame`` (what each of them is), ``between_passes``, ``daemon_shares`` (several processes of one),
+  ``work`` (queue, throttle, progress), ``events`` (hints from servers), ``peers`` (who is down), ``device_walk`` (what is
+  on devices), ``proof`` (may a copy go?), ``rsync``, ``recon_cache`` (what they leave for recon)
 - what is seen: ``metrics`` (requests counted; the form of Prometheus), ``node_health`` (how a node is), ``metrics_page``
 - packages: ``ring`` (rings and their builder), ``middleware`` (the filters of pipelines)
 """

@@ -4,8 +4,7 @@ new ring at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any, Final
 
 from keelstore.common import concurrency
@@ -22,17 +21,6 @@ def rest_s(usual_s: float, quiet_s: float) -> float:
     more there is.
     """
     return max(usual_s, min(quiet_s * QUIET_REST, MAX_QUIET_S)) if quiet_s else usual_s
-
-
-@contextmanager
-def beside(*functions: Callable[[], Any]) -> Iterator[None]:
-    """Green threads that run as long as the block does."""
-    tasks = [concurrency.spawn(function) for function in functions]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.kill()
 
 
 def keep_showing(daemon: Daemon) -> None:

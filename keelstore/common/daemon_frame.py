@@ -97,6 +97,7 @@ class Daemon:
         self.progress = Progress()
         self.by_device = DeviceProgress()
         self.passes = 0
+        self._is_forever = False  # whether it runs on; hints and retries have somebody to come to only then
         self._wake = concurrency.Event()
         self._asked: deque[Selection] = deque()
         self._shown_at = 0.0
@@ -122,6 +123,10 @@ class Daemon:
 
     def after_pass(self, only: Selection, took_s: float) -> None:
         """Called when all is done."""
+
+    def beside(self) -> Iterable[Callable[[], Any]]:
+        """What runs on green threads of its own as long as ``run_forever`` does: workers of a queue, watches."""
+        return ()
 
     def on_hint(self, kind: str, fields: tuple[str, ...]) -> None:
         """A server of this node says that something happened. Must not wait."""
@@ -164,6 +169,15 @@ class Daemon:
 
     def run_forever(self) -> None:
         """Pass after pass, until its green thread or its process ends."""
+        self._is_forever = True
+        tasks = [concurrency.spawn(function) for function in self.beside()]
+        try:
+            self._pass_after_pass()
+        finally:
+            for task in tasks:
+                task.kill()
+
+    def _pass_after_pass(self) -> None:
         self.show(force=True)  # that it runs, before its first pass
         if not self.starts_at_once:
             self.rest(self.world.random.random() * self.interval_s)
@@ -218,4 +232,7 @@ class Daemon:
         now = self.world.clock()
         if force or not 0 <= now - self._shown_at < SHOW_S:
             self._shown_at = now
-            self.world.leave("daemons", {"daemons": {self.name: {**self.status(), "at": now}}})
+            self.leave({**self.status(), "at": now})
+
+    def leave(self, state: dict[str, Any]) -> None:
+        self.world.leave("daemons", {"daemons": {self.name: state}})

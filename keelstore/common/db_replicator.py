@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Final
@@ -100,7 +100,6 @@ class DatabaseReplicator(Daemon):
         self.queue: WorkQueue[str] = WorkQueue(MAX_REMEMBERED)
         self.workers = Workers(self.queue, self._on_due, options.concurrency, self.log, world.clock)
         self._rate = RateLimit(options.databases_per_second)
-        self._is_forever = False
         self._busy: set[str] = set()
         self._failures: dict[str, int] = {}
         self._waits_for: dict[Address, set[str]] = {}
@@ -389,11 +388,9 @@ class DatabaseReplicator(Daemon):
 
     # -- between passes ------------------------------------------------------------------------------------------------
 
-    def run_forever(self) -> None:
-        self._is_forever = True
+    def beside(self) -> Iterable[Callable[[], Any]]:
         watch = partial(between_passes.watch_rings, self, self.peers, [self._ring], self.options.ring_check_interval)
-        with between_passes.beside(self.workers.run, self.peers.watch, watch, partial(between_passes.keep_showing, self)):
-            super().run_forever()
+        return self.workers.run, self.peers.watch, watch, partial(between_passes.keep_showing, self)
 
     def rest(self, seconds: float) -> None:
         super().rest(between_passes.rest_s(seconds, self._quiet_s))

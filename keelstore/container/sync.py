@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
-from keelstore.common import concurrency, events
+from keelstore.common import events
 from keelstore.common.broker import DatabaseNotFound
 from keelstore.common.broker_steps import Connection
 from keelstore.common.concurrency import on_disk_thread
@@ -96,7 +96,6 @@ class ContainerSyncer(Daemon):
         self._synced: OrderedDict[str, float] = OrderedDict()
         self._busy: set[str] = set()
         self._waits: dict[str, tuple[int, float]] = {}  # containers: (times that rows did not arrive, send them again at)
-        self._is_forever = False
         self.counts = dict.fromkeys(("syncs", "puts", "deletes", "skips", "failures"), 0)
         self._reported = dict(self.counts)
 
@@ -128,13 +127,8 @@ class ContainerSyncer(Daemon):
         finally:
             broker.close()
 
-    def run_forever(self) -> None:
-        self._is_forever = True
-        task = concurrency.spawn(self.workers.run)
-        try:
-            super().run_forever()
-        finally:
-            task.kill()
+    def beside(self) -> Iterable[Callable[[], Any]]:
+        return (self.workers.run,)
 
     def after_pass(self, only: Selection, took_s: float) -> None:
         if self.counts != self._reported:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from itertools import islice
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -111,7 +111,6 @@ class ContainerUpdater(Daemon):
         self._settled: dict[str, Stamp] = {}
         self._told: OrderedDict[str, float] = OrderedDict()
         self._suppressed: dict[str, float] = {}  # account to when it is tried again
-        self._is_forever = False
         self._began, self._again_until = 0.0, world.clock()
         self.counts = dict.fromkeys(("successes", "failures", "no_changes"), 0)
 
@@ -167,14 +166,8 @@ class ContainerUpdater(Daemon):
             self._suppressed.clear()
         super().run_once(only)
 
-    def run_forever(self) -> None:
-        self._is_forever = True
-        tasks = [concurrency.spawn(self.workers.run), concurrency.spawn(self.peers.watch)]
-        try:
-            super().run_forever()
-        finally:
-            for task in tasks:
-                task.kill()
+    def beside(self) -> Iterable[Callable[[], Any]]:
+        return self.workers.run, self.peers.watch
 
     def before_pass(self, only: Selection) -> None:
         self._began = self.world.clock()

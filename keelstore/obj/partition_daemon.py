@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from keelstore.common import between_passes, concurrency, events, fs
+from keelstore.common import between_passes, concurrency, daemon_shares, events, fs
 from keelstore.common.cluster import Cluster
 from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.daemon_frame import Daemon, Selection, World
@@ -62,9 +62,9 @@ class PartitionDaemon(Daemon):
         self.queue: WorkQueue[Key] = WorkQueue(MAX_REMEMBERED)
         self.workers = Workers(self.queue, self._on_due, options.concurrency, self.log, world.clock,
                                lane_of=lambda key: key[1])
-        self._is_forever = False
         self._busy: set[Key] = set()
         self._failures: dict[Key, int] = {}
+        self._own: dict[int, tuple[Ring, frozenset[str] | None, dict[str, Node]]] = {}  # by id of the ring, which is held
         self._waits_for: dict[Address, set[Key]] = {}
         self.handoffs: set[Key] = set()
         self.below_full: dict[tuple[int, int], int] = {}  # (policy, partition): copies that are not known to be there
@@ -93,9 +93,15 @@ class PartitionDaemon(Daemon):
             yield policy, ring
 
     def own(self, ring: Ring) -> dict[str, Node]:
-        """The devices of a ring that are this node's, or this process's share of them, by name."""
-        return {node.device: node for node in own_nodes(ring.nodes, self._addresses)
+        """The devices of a ring that are this node's, or this process's share of them, by name. Not to be changed."""
+        known = self._own.get(id(ring))
+        if known is None or known[1] != self.share:
+            if len(self._own) >= len(self._rings):
+                self._own.clear()  # some are of rings that are no more
+            known = self._own[id(ring)] = ring, self.share, {
+                node.device: node for node in own_nodes(ring.nodes, self._addresses)
                 if self.share is None or node.device in self.share}
+        return known[2]
 
     def own_device_names(self) -> set[str]:
         """Of all rings, whether or not they can be used."""
@@ -180,12 +186,10 @@ class PartitionDaemon(Daemon):
 
     # -- between passes ------------------------------------------------------------------------------------------------
 
-    def run_forever(self) -> None:
-        self._is_forever = True
+    def beside(self) -> Iterable[Callable[[], Any]]:
         rings, every_s = list(self._rings.values()), self._common.ring_check_interval
         watch = partial(between_passes.watch_rings, self, self.peers, rings, every_s)
-        with between_passes.beside(self.workers.run, self.peers.watch, watch, partial(between_passes.keep_showing, self)):
-            super().run_forever()
+        return self.workers.run, self.peers.watch, watch, partial(between_passes.keep_showing, self)
 
     def rest(self, seconds: float) -> None:
         super().rest(between_passes.rest_s(seconds, self._quiet_s))
@@ -266,6 +270,12 @@ class PartitionDaemon(Daemon):
         return (ring, own) if os.path.isdir(f"{path}/{layout.objects_dir(index)}/{partition}") else None
 
     # -- what is seen --------------------------------------------------------------------------------------------------
+
+    def leave(self, state: dict[str, Any]) -> None:
+        if self.share and self.world.recon is not None:
+            daemon_shares.leave(self.world.recon, self.name, self.share, state)
+        else:
+            super().leave(state)
 
     def after_pass(self, only: Selection, took_s: float) -> None:
         stats = self.stats

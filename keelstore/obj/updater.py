@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Final
 
 from keelstore.common import concurrency, events, fs
@@ -64,7 +64,6 @@ class ObjectUpdater(Daemon):
         self._sending: set[Target] = set()
         self._new: dict[Pending, None] = {}  # hinted at, not yet read
         self._rate = RateLimit(options.objects_per_second)
-        self._is_forever = False
         self._is_partial = False  # the last scan left something on the disks for want of room
         self._scanned: list[str] = []  # devices
         self.counts = dict.fromkeys(("successes", "failures", "unlinks", "outdated_unlinks", "quarantines", "redirects",
@@ -100,15 +99,9 @@ class ObjectUpdater(Daemon):
     def describe(self, job: Target) -> str:
         return f"send {self.backlog.waiting_for(job)} updates to {job.path}"
 
-    def run_forever(self) -> None:
+    def beside(self) -> Iterable[Callable[[], Any]]:
         """Passes scan; what is due is sent by workers that never rest while anything is."""
-        self._is_forever = True
-        tasks = [concurrency.spawn(self.workers.run), concurrency.spawn(self.peers.watch)]
-        try:
-            super().run_forever()
-        finally:
-            for task in tasks:
-                task.kill()
+        return self.workers.run, self.peers.watch
 
     def run_once(self, only: Selection = ALL) -> None:
         if not self._is_forever:

@@ -111,6 +111,28 @@ def test_passes_follow_each_other_and_can_be_woken(tmp_path: Path) -> None:
     task.kill()
 
 
+def test_what_runs_beside_ends_with_the_daemon(tmp_path: Path) -> None:
+    daemon, seen = Counting(tmp_path, interval_s=3600), list[str]()
+
+    def watch() -> None:
+        try:
+            seen.append("begun")
+            concurrency.sleep(3600)
+        finally:
+            seen.append("ended")
+
+    daemon.beside = lambda: (watch, watch)  # type: ignore[method-assign]
+    daemon.run_once()
+    assert not daemon._is_forever and seen == []
+    task = concurrency.spawn(daemon.run_forever)
+    while daemon.passes < 2:
+        concurrency.sleep(0.001)
+    assert daemon._is_forever and seen == ["begun"] * 2
+    task.kill()
+    while seen != ["begun"] * 2 + ["ended"] * 2:
+        concurrency.sleep(0.001)
+
+
 def test_a_pass_that_fails_is_not_the_last(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     daemon = Counting(tmp_path, interval_s=0.01)
 

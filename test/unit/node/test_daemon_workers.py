@@ -37,4 +37,6 @@ def test_two_processes_share_the_devices(cluster: InProcessCluster) -> None:
     found = next(json.loads(path.read_text()) for path in cluster.root.rglob("object.recon"))
     each = found["object_reconstruction_per_disk"]
     assert sorted(each) == ["d00", "d01"] and len({entry["pid"] for entry in each.values()}) == 2
+    state = next(json.loads(path.read_text()) for path in cluster.root.rglob("daemons.recon"))
+    assert len(state["workers"]) == 2 and state["daemons"]["object-reconstructor"]["passes"] == 1
     assert found["object_reconstruction_last"] == min(entry["object_reconstruction_last"] for entry in each.values())

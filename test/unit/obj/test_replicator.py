@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import random
@@ -322,10 +323,21 @@ def test_a_hint_sends_a_handoff_home_as_soon_as_the_peer_is_back(cluster: Replic
         until(lambda: run.figures()["peers_down"] or turn(), "it has seen that the peer is down", every_s=0)
         assert cluster.holders("o") == {node.device for node in (*primaries[1:], handoffs[0])}
         cluster.cluster.start(away)
-        until(lambda: cluster.holders("o") == {node.device for node in primaries} or turn(), "the copy is home", 10, 0)
+        until(lambda: cluster.holders("o") == {node.device for node in primaries} or turn(), "the copy is home", every_s=0)
         assert run.passes == 1
     finally:
         task.kill()
+
+
+def test_own_devices_are_looked_up_once_for_a_ring(cluster: Replicated) -> None:
+    run = cluster.replicator(1)
+    ring = run._rings[0].current()
+    own = run.own(ring)
+    assert own and run.own(ring) is own
+    run.share = frozenset(list(own)[:1])
+    assert run.own(ring) == {name: own[name] for name in run.share}
+    other = copy.copy(ring)
+    assert run.own(other) == run.own(ring) and len(run._own) <= len(run._rings)
 
 
 def test_what_fails_is_tried_again_later_each_time(cluster: Replicated, monkeypatch: pytest.MonkeyPatch) -> None:
