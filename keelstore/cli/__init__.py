@@ -3,7 +3,7 @@
 - ``main``: the ``keelstore`` command; finds the others
 - ``up``, ``status``, ``down``, ``node_command``: one subcommand each; ``node_repair``: ``node repair``
 - what ``status`` does: ``view`` (what servers tell, with ``ask``: one question to many), ``diagnosis`` and
-  ``diagnosis_places`` (what is wrong, pure), ``problems`` (what a problem is), ``status_screen``
+  ``diagnosis_places``, ``diagnosis_part_power`` (what is wrong, pure), ``problems`` (what a problem is), ``status_screen``
 - ``recon``, ``recon_report``: ``keelstore-recon``; ``recon_cron``, ``drive_audit``: for cron jobs; ``dispersion``,
   ``dispersion_populate``, ``dispersion_report``: copies counted by a sample
 - ``explain``: why a request is refused; ``signature_diff``: where two signed S3 texts part

@@ -1,4 +1,5 @@
-"""From what is known of a cluster to what is wrong with it: pure. ``diagnosis_places`` has nodes, devices and rings.
+"""From what is known of a cluster to what is wrong with it: pure. ``diagnosis_places`` has nodes, devices and rings,
+``diagnosis_part_power`` an increase that is under way.
 
 Daemons are judged by what they tell (``FIGURES``): one that tells ``partitions_below_full`` or ``lag_s`` needs nothing here.
 """
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from keelstore.cli import diagnosis_places
+from keelstore.cli import diagnosis_part_power, diagnosis_places
 from keelstore.cli.diagnosis_places import devices_of, down_nodes, node_command, repair_command, status_command
 from keelstore.cli.problems import DANGER, WARNING, Problem, counted, listed, number, span
 from keelstore.cli.view import Server, View, ordered
@@ -36,7 +37,7 @@ def diagnose(view: View) -> list[Problem]:
         )
         for text in view.problems
     ]
-    for rule in (*diagnosis_places.RULES, _daemons, _figures, _peers):
+    for rule in (*diagnosis_places.RULES, _daemons, _figures, _peers, diagnosis_part_power.part_power):
         found += rule(view)
     return sorted(found, key=lambda problem: problem.severity != DANGER)
 

@@ -20,6 +20,7 @@ from keelstore.common.ring.ring import Ring, RingFile
 ROLES = ("object", "container", "account")
 TIMEOUT_S = 5.0
 TEXTS = ("version", "root", "cluster_file_md5")
+RELINKING = frozenset({"part_power", "next_part_power", "parts_done", "total_parts", "errors"})
 PROGRESS = frozenset({"done", "failed", "total", "eta_s", "begun", "last_pass_s", "interval_s", "passes", "at"})
 
 
@@ -33,6 +34,8 @@ class RingFacts:
     devices: tuple[tuple[Address, str, float], ...]  # address of the server, device, weight
     replicas: float
     stores_fragments: bool = False
+    part_power: int = 0
+    next_part_power: int | None = None  # while the part power is being changed
 
 
 @dataclass(frozen=True)
@@ -141,7 +144,8 @@ def read_rings(swift_dir: str) -> tuple[dict[str, RingFacts], list[str]]:
 
 def facts_of(name: str, digest: str, ring: Ring, stores_fragments: bool = False) -> RingFacts:
     devices = tuple(((node.ip, node.port), node.device, node.weight) for node in ring.nodes)
-    return RingFacts(name, name.partition("-")[0], digest, devices, ring.replica_count, stores_fragments)
+    return RingFacts(name, name.partition("-")[0], digest, devices, ring.replica_count, stores_fragments, ring.part_power,
+                     ring.next_part_power)
 
 
 def server_of(role: str, reply: Reply, node: str) -> Server:
@@ -170,6 +174,8 @@ def checked(value: Mapping[str, Any]) -> dict[str, Any]:
         "daemons": {name: checked_daemon(entry) for name, entry in _dict(value.get("daemons")).items()
                     if isinstance(entry, dict)},
         "cached": _dict(value.get("cached")),
+        "relinker": {name: entry for name, entry in _dict(value.get("relinker")).items()
+                     if isinstance(entry, dict) and all(is_number(entry.get(key)) for key in RELINKING)},
         **{name: value[name] if isinstance(value.get(name), str) else None for name in TEXTS},
     }  # fmt: skip
 

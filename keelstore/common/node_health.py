@@ -160,6 +160,27 @@ def daemons_of(left: Any) -> dict[str, Any]:
             if isinstance(entry, Mapping)}
 
 
+def relinking_of(left: Mapping[str, Any]) -> dict[str, Any]:
+    """What relinkers left of each policy (``obj/relink_report``), over the devices of the node that have it."""
+    found: dict[str, Any] = {}
+    try:
+        running = any(is_process(int(pid)) and worker["return_code"] is None
+                      for pid, worker in left.get("workers", {}).items())
+        for device in left.get("devices", {}).values():
+            for index, told in device["policies"].items():
+                known = found.setdefault(index, {
+                    "step": told["step"], "part_power": told["part_power"], "next_part_power": told["next_part_power"],
+                    "parts_done": 0, "total_parts": 0, "errors": 0, "devices": 0, "at": 0.0, "running": running})
+                known["parts_done"] += told["parts_done"]
+                known["total_parts"] += told["total_parts"]
+                known["errors"] += told["stats"]["errors"]
+                known["devices"] += 1
+                known["at"] = max(known["at"], told["timestamp"])
+    except (AttributeError, KeyError, TypeError, ValueError):  # another program's, or a damaged file
+        return {}
+    return found
+
+
 def is_process(pid: Any) -> bool:
     return isinstance(pid, int) and pid > 0 and os.path.exists(f"/proc/{pid}")
 

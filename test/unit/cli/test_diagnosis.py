@@ -242,3 +242,40 @@ def test_a_terminal_without_signs_gets_letters() -> None:
                                            (200_000, "2 days")])
 def test_spans(seconds: float, words: str) -> None:
     assert span(seconds) == words
+
+
+# -- part power --------------------------------------------------------------------------------------------------------
+
+
+def raising(power: int = 10, following: int = 11, **told: Any) -> View:
+    """The part power of the ring object is being changed; ``told``: by the relinkers of node1, node2, node3."""
+    view = cluster(**{name: {"relinker": {"0": {"step": "relink", "part_power": 10, "next_part_power": 11, "parts_done": 5,
+                                                "total_parts": 5, "errors": 0, "devices": 2, "at": NOW, "running": False, **entry}}}
+                      for name, entry in told.items()})
+    ring = replace(view.rings["object"], part_power=power, next_part_power=following)
+    return replace(view, rings={**view.rings, "object": ring})
+
+
+def test_an_increase_that_is_under_way_is_told_with_its_next_step() -> None:
+    problem = only(raising(node1={}, node2={"parts_done": 2, "running": True}))
+    assert (problem.severity, problem.code, problem.count) == (WARNING, "part-power", 0.7)
+    assert "from 10 to 11: 7 partitions of 10 linked, 1 of 3 nodes ready" in problem.what
+    assert problem.do == "on node 3: keelstore-object-relinker relink OBJECT-SERVER.CONF"
+    problem = only(raising(node1={}, node2={"running": True}, node3={}))
+    assert "wait for the relinkers" in problem.do
+    problem = only(raising(node1={}, node2={"errors": 1, "parts_done": 4}, node3={}))
+    assert "node 2: errors" in problem.why and problem.do.startswith("on node 2: keelstore-object-relinker relink")
+    assert "increase_partition_power" in only(raising(node1={}, node2={}, node3={})).do
+
+
+def test_what_was_left_of_the_step_before_counts_for_nothing() -> None:
+    problem = only(raising(11, 11, node1={}, node2={}, node3={"step": "cleanup", "part_power": 11}))
+    assert "5 partitions of 5 cleaned up, 1 of 3 nodes ready" in problem.what
+    assert problem.do == "on node 1, node 2: keelstore-object-relinker cleanup OBJECT-SERVER.CONF"
+    cleaned = {"step": "cleanup", "part_power": 11}
+    assert "finish_increase_partition_power" in only(raising(11, 11, node1=cleaned, node2=cleaned, node3=cleaned)).do
+
+
+@pytest.mark.parametrize("entry", [{"part_power": "x"}, {"parts_done": None}, {"step": 7}])
+def test_nonsense_of_a_relinker_counts_for_nothing(entry: dict[str, Any]) -> None:
+    assert "0 of 3 nodes ready" in only(raising(node1=entry)).what

@@ -1,0 +1,33 @@
+"""What relinkers left, as a node tells it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from keelstore.common.node_health import relinking_of
+
+
+def left(*done: int, pid: int = 0, code: int | None = 0) -> dict[str, Any]:
+    return {"workers": {str(pid): {"devices": ["d"], "timestamp": 1.0, "return_code": code}}, "devices": {
+        f"d{number}": {"policies": {"1": {"step": "relink", "part_power": 3, "next_part_power": 4, "parts_done": count, "total_parts": 5,
+                                          "timestamp": 10.0 + number, "stats": {"errors": number}}}}
+        for number, count in enumerate(done)}}
+
+
+def test_devices_are_added_up() -> None:
+    told = {"step": "relink", "part_power": 3, "next_part_power": 4, "parts_done": 7, "total_parts": 10, "errors": 1, "devices": 2,
+            "at": 11.0, "running": False}
+    assert relinking_of(left(5, 2)) == {"1": told}
+    assert relinking_of(left(5, 2, pid=os.getpid(), code=None)) == {"1": {**told, "running": True}}
+    assert relinking_of(left(5, 2, pid=1 << 30, code=None)) == {"1": told}, "it was killed"
+    assert relinking_of({}) == {}
+
+
+@pytest.mark.parametrize("value", [
+    {"devices": 1}, {"devices": {"d": 1}}, {"devices": {"d": {}}}, {"devices": {"d": {"policies": {"0": {}}}}}, {"workers": {"x": {}}},
+    {"workers": []}])
+def test_a_file_of_another_kind_is_as_good_as_none(value: dict[str, Any]) -> None:
+    assert relinking_of(value) == {}
