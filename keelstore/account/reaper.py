@@ -29,6 +29,7 @@ from keelstore.common.fs import check_device
 from keelstore.common.headers import Headers
 from keelstore.common.http import encode_query
 from keelstore.common.listing import ListingQuery, Subdir
+from keelstore.common.names import database_file
 from keelstore.common.ring.ring import Node
 from keelstore.common.timestamp import Timestamp
 from keelstore.common.work import for_each
@@ -132,7 +133,7 @@ class AccountReaper(Daemon):
             broker.close()
 
     def _broker(self, device: Device, path: str) -> AccountBroker:
-        return AccountBroker(f"{path}/{path.rpartition('/')[2]}.db", device.path, self.log)
+        return AccountBroker(database_file(path), device.path, self.log)
 
     def describe(self, job: Job) -> str:
         return f"reap account {job.account} (deleted {job.age_s:.0f} s ago, share {job.position + 1} of {job.shares})"

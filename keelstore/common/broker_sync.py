@@ -22,6 +22,7 @@ from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.db_transfer import arrived_path
 from keelstore.common.errors import BadRequest
 from keelstore.common.http import Response
+from keelstore.common.names import database_file
 from keelstore.common.timestamp import Timestamp
 
 ROWS_AT_ONCE = 1000  # copied from the old file into one that arrived
@@ -144,7 +145,7 @@ class Receiver:
         """Where an arrived file goes: its own base name, which may hold an epoch, when it is one of this hash."""
         name_hash = os.path.basename(self.broker.directory)
         if name is None:
-            return f"{self.broker.directory}/{name_hash}.db"
+            return database_file(self.broker.directory)
         base = os.path.basename(str(name))
         if not base.endswith(".db") or not (base == f"{name_hash}.db" or base.startswith(f"{name_hash}_")):
             raise ValueError("expected the name of a database file of this hash")

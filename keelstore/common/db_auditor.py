@@ -20,6 +20,7 @@ from keelstore.common.daemon_frame import Daemon, Selection, World
 from keelstore.common.db_options import DatabaseAuditorOptions
 from keelstore.common.device_walk import Device, databases, usable_devices
 from keelstore.common.errors import DatabaseCorrupt, StorageError
+from keelstore.common.names import database_file
 from keelstore.common.work import RateLimit
 
 LEAVE_EVERY_S: Final = 3600.0  # the field's figures are written as often
@@ -34,7 +35,7 @@ class Job(NamedTuple):
 
     @property
     def database(self) -> str:
-        return f"{self.path}/{self.path.rpartition('/')[2]}.db"
+        return database_file(self.path)
 
 
 class DatabaseAuditor(Daemon):

@@ -177,7 +177,12 @@ class DatabaseReplicator(Daemon):
                         handoffs.add(path)
                     yield job
         if only.is_all:
-            self.handoffs = {path for path in self.handoffs | handoffs if os.path.exists(path)}
+            self.handoffs |= handoffs
+            by_device: dict[str, list[str]] = {}
+            for path in self.handoffs:
+                by_device.setdefault(path.rsplit("/", 5)[1], []).append(path)
+            for name, some in by_device.items():
+                self.handoffs -= on_disk_thread(name, db_walk.gone, some)
 
     def _own(self, ring: Ring) -> dict[str, Node]:
         """The devices of a ring that are this node's, by name."""
@@ -267,7 +272,7 @@ class DatabaseReplicator(Daemon):
         now = self.world.clock()
         if not self._is_forever or now - self._settled.get(job.path, 0.0) > MOVING_S:
             return False
-        return now - db_walk.changed_at(broker) < QUIET_S
+        return now - on_disk_thread(job.device, db_walk.changed_at, broker) < QUIET_S
 
     def _before(self, patience: int = 1) -> Timestamp:
         """What was deleted before that time is forgotten."""
@@ -457,7 +462,7 @@ class DatabaseReplicator(Daemon):
             return
         self._hinted.pop(path, None)
         job = self.job_now(path)
-        if job is None or not os.path.isdir(path):
+        if job is None or not on_disk_thread(job.device, os.path.isdir, path):
             self._failures.pop(path, None)
             self.handoffs.discard(path)
             self.below_full.pop(path, None)

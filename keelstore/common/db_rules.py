@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
+from keelstore.common.names import database_file
 from keelstore.common.ring.ring import Node
 
 SMALL_SHARE = 0.5  # of our rows: with less than that, a peer gets the whole file
@@ -55,7 +56,7 @@ class Job:
 
     @property
     def database(self) -> str:
-        return f"{self.path}/{self.name_hash}.db"
+        return database_file(self.path)
 
     def __str__(self) -> str:
         where = " ".join(node.key for node in self.targets)

@@ -17,7 +17,7 @@ from keelstore.common.errors import BadRequest, RingError
 from keelstore.common.events import DATABASE, hint_change
 from keelstore.common.headers import Headers, is_sys_or_user_meta, text_to_wire, wire_to_text
 from keelstore.common.http import Request, Response
-from keelstore.common.names import storage_path
+from keelstore.common.names import database_file, storage_path
 from keelstore.common.ring.ring import Ring, RingFile
 from keelstore.common.storage_server import Names, StorageServer, StorageServerOptions
 
@@ -48,8 +48,8 @@ class DatabaseServer(StorageServer, Generic[B]):
 
     def _broker(self, device_path: str, partition: str, account: str, container: str) -> B:
         name_hash = self.cluster.hash_path.hexdigest(account, container or None)
-        return self.make_broker(f"{device_path}/{storage_path(self.datadir, partition, name_hash)}/{name_hash}.db",
-                                device_path)  # fmt: skip
+        directory = f"{device_path}/{storage_path(self.datadir, partition, name_hash)}"
+        return self.make_broker(database_file(directory), device_path)
 
     # -- metadata ------------------------------------------------------------------------------------------------------
 
@@ -97,8 +97,8 @@ class DatabaseServer(StorageServer, Generic[B]):
             raise BadRequest("body is not JSON") from None
         if not isinstance(call, list) or not call:
             raise BadRequest("Invalid object type")
-        path = f"{device_path}/{storage_path(self.datadir, names.partition, name_hash)}/{name_hash}.db"
-        broker = self.make_broker(path, device_path)
+        directory = f"{device_path}/{storage_path(self.datadir, names.partition, name_hash)}"
+        broker = self.make_broker(database_file(directory), device_path)
         receiver = self.receiver(broker)
         try:
             answer = receiver.answer(call[0], call[1:])

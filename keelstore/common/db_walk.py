@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from keelstore.common import fs
@@ -16,6 +16,11 @@ from keelstore.common.device_walk import Device, entries, has_database, hash_dir
 
 SENT_S: Final = 3600.0  # a copy that was made to be sent is left over
 EMPTY_S: Final = 60.0  # an empty directory stays so long
+
+
+def gone(paths: Iterable[str]) -> set[str]:
+    """Those that are not there."""
+    return {path for path in paths if not os.path.exists(path)}
 
 
 def is_hash(name: str) -> bool:

@@ -16,6 +16,7 @@ from keelstore.common import fs
 from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.daemon_frame import ALL, Selection
 from keelstore.common.errors import DeviceUnavailable
+from keelstore.common.names import database_file
 from keelstore.common.ring.ring import Node
 
 _HASH: Final = re.compile(r"[0-9a-f]{32}")
@@ -77,9 +78,9 @@ def hash_directories(partition_path: str) -> Iterator[str]:
 
 def has_database(hash_path: str) -> bool:
     """Whether a hash directory holds a database file (not only its remains)."""
-    name = hash_path.rpartition("/")[2]
-    if os.path.exists(f"{hash_path}/{name}.db"):
+    if os.path.exists(database_file(hash_path)):
         return True
+    name = hash_path.rpartition("/")[2]
     return any(entry.startswith(f"{name}_") and entry.endswith(".db") for entry in entries(hash_path))
 
 

@@ -77,6 +77,13 @@ def storage_path(datadir: str, partition: int | str, name_hash: str) -> str:
     return f"{datadir}/{partition}/{name_hash[-3:]}/{name_hash}"
 
 
+def database_file(hash_directory: str) -> str:
+    """The database of an account or container, by its hash directory: the name without an epoch, from which a broker finds
+    the one with.
+    """
+    return f"{hash_directory}/{hash_directory.rpartition('/')[2]}.db"
+
+
 @lru_cache(maxsize=4096)
 def quoted(name: str) -> str:
     """A name, or a path of names, percent-encoded for a request line; ``/`` stays."""

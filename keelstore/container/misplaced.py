@@ -31,7 +31,7 @@ from typing import Any, Final, NamedTuple
 from keelstore.common.broker import AlreadyExists
 from keelstore.common.broker_steps import Connection
 from keelstore.common.errors import StorageError
-from keelstore.common.names import HashPath, storage_path
+from keelstore.common.names import HashPath, database_file, storage_path
 from keelstore.common.ring.ring import Node, RingFile
 from keelstore.common.timestamp import Timestamp
 from keelstore.container import reconcile
@@ -127,7 +127,7 @@ class MisplacedQueue:
 
     def _put(self, queue: str, entries: list[dict[str, Any]]) -> None:
         place = self._place(queue)
-        broker = ContainerBroker(f"{place.path}/{place.path.rpartition('/')[2]}.db", place.device_path, self._logger)
+        broker = ContainerBroker(database_file(place.path), place.device_path, self._logger)
         try:
             if broker.exists:
                 self.existed += 1

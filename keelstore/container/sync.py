@@ -30,7 +30,7 @@ from keelstore.common.device_walk import Device, hash_directories, own_nodes, pa
 from keelstore.common.errors import KeelstoreError, StorageError
 from keelstore.common.headers import Headers, is_true, text_to_wire
 from keelstore.common.internal import BodyOf, InternalClient
-from keelstore.common.names import HashPath
+from keelstore.common.names import HashPath, database_file
 from keelstore.common.ring.ring import RingFile
 from keelstore.common.sync_realms import Realms
 from keelstore.common.timestamp import Timestamp, decode_timestamps
@@ -163,7 +163,7 @@ class ContainerSyncer(Daemon):
     # -- one container -------------------------------------------------------------------------------------------------
 
     def _broker(self, job: Job) -> ContainerBroker:
-        return ContainerBroker(f"{job.path}/{job.path.rpartition('/')[2]}.db", job.device.path, self.log)
+        return ContainerBroker(database_file(job.path), job.device.path, self.log)
 
     def carry_out(self, job: Job) -> bool:
         if job.path in self._busy:

@@ -28,7 +28,7 @@ from keelstore.common.daemon_frame import ALL, Daemon, Selection, World
 from keelstore.common.device_walk import Device, databases, usable_devices
 from keelstore.common.errors import BackendError, StorageError
 from keelstore.common.headers import Headers
-from keelstore.common.names import HashPath
+from keelstore.common.names import HashPath, database_file
 from keelstore.common.peers import Address, Peers
 from keelstore.common.quorum import majority_size
 from keelstore.common.ring.ring import Node, RingFile
@@ -93,7 +93,7 @@ class Job(NamedTuple):
 
     @property
     def database(self) -> str:
-        return f"{self.path}/{self.path.rpartition('/')[2]}.db"
+        return database_file(self.path)
 
 
 class ContainerUpdater(Daemon):

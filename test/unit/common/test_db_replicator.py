@@ -474,7 +474,7 @@ def test_a_change_that_a_peer_missed_goes_to_it_when_it_is_back(
         until(lambda: turn() or replicator.peers.down, "it is found that a peer is down")
         until(lambda: turn() or replicator.figures()["databases_below_full"] == 1, "it is known what it lacks")
         replicas.cluster.start(two.address)
-        until(lambda: turn() or "missed" in replicas.names(two), "it has what it missed", 5)
+        until(lambda: turn() or "missed" in replicas.names(two), "it has what it missed")
         assert replicator.passes == 1
         until(lambda: turn() or replicator.figures()["databases_below_full"] == 0, "nothing is lacking")
     finally:
@@ -493,6 +493,15 @@ def test_an_operator_has_a_device_filled_at_once(replicas: Replicas, daemons: Da
         until(lambda: turn() or replicas.path(one).exists(), "it is filled")
     finally:
         task.kill()
+
+
+def test_a_handoff_that_is_gone_is_forgotten(handoff: Replicas, daemons: Daemons) -> None:
+    where = handoff.handoffs[0]
+    replicator = daemons.replicator("container", handoff.node_of(where))
+    known = handoff.path(where).parent
+    replicator.handoffs = {str(known), f"{known}0"}
+    list(replicator.plan(Selection()))
+    assert replicator.handoffs == {str(known)}
 
 
 def test_a_row_on_a_handoff_goes_home_at_once(handoff: Replicas, daemons: Daemons, quick: None) -> None:

@@ -5,6 +5,7 @@ from keelstore.common.names import (
     ApiPath,
     HashPath,
     api_path,
+    database_file,
     partition_of,
     quoted,
     reserved_name,
@@ -36,6 +37,7 @@ def test_a_cluster_without_secret_is_refused():
 
 def test_partition_is_the_top_bits():
     assert partition_of(bytes.fromhex("ff800000" + "0" * 24), 22) == 1022
+    assert database_file("/srv/d1/containers/5/abc/00abc") == "/srv/d1/containers/5/abc/00abc/00abc.db"
     assert storage_path("objects-1", 5, "0" * 29 + "abc") == f"objects-1/5/abc/{'0' * 29}abc"
 
 
