@@ -179,6 +179,14 @@ def test_part_of_what_was_not_uploaded_in_parts(s3: Any, bucket: str) -> None:
     assert s3.get_object(Bucket=bucket, Key="empty", PartNumber=1)["ResponseMetadata"]["HTTPStatusCode"] == 200
 
 
+def test_what_was_not_modified_is_described(s3: Any, bucket: str) -> None:
+    etag = s3.put_object(Bucket=bucket, Key="k", Body=b"x")["ETag"]
+    with pytest.raises(ClientError) as caught:
+        s3.get_object(Bucket=bucket, Key="k", IfNoneMatch=etag)
+    told = caught.value.response["ResponseMetadata"]
+    assert (told["HTTPStatusCode"], told["HTTPHeaders"]["etag"], told["HTTPHeaders"]["accept-ranges"]) == (304, etag, "bytes")
+
+
 def test_listing_repeats_what_was_asked(s3: Any, bucket: str) -> None:
     assert s3.list_objects_v2(Bucket=bucket, StartAfter="")["StartAfter"] == ""
     assert s3.list_objects_v2(Bucket=bucket, StartAfter="a b")["StartAfter"] == "a b"
@@ -343,6 +351,8 @@ def test_case_C21_content_md5_that_is_none(s3: Any, bucket: str) -> None:
         ("x-amz-website-redirect-location", "/elsewhere", "NotImplemented"),
         ("x-amz-checksum-foo", "AAAA", "InvalidRequest"),
         ("x-amz-checksum-crc32", "not base64", "InvalidRequest"),
+        ("x-amz-checksum-crc32", "shrt", "InvalidRequest"),
+        ("x-amz-checksum-crc32", "bad", "BadDigest"),
         ("x-amz-checksum-sha256", "AAAAAA==", "InvalidRequest"),
         ("x-amz-tagging", "a=1&a=2", "InvalidTag"),
         ("x-amz-object-lock-mode", "GOVERNANCE", "InvalidRequest"),

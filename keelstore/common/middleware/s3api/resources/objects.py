@@ -132,7 +132,7 @@ def get(request: S3Request) -> Response:
             {
                 name: value
                 for name, value in to_client(request, response.headers).items()
-                if name in ("Etag", "Last-Modified", "Cache-Control", "Expires")
+                if name in ("Etag", "Last-Modified", "Cache-Control", "Expires", "Accept-Ranges")
             },
         )
     if response.status not in (200, 206):
