@@ -405,7 +405,7 @@ def _check_skew(signed_at: float, now_s: float, options: S3ApiOptions) -> None:
 
 def _check_expiry(text: str, timestamp: str, signed_at: float, now_s: float, options: S3ApiOptions) -> None:
     wrong = "AuthorizationQueryParametersError"
-    if not re.fullmatch(r"[+-]?\d{1,18}", text):
+    if not re.fullmatch(r"[+-]?\d{1,19}", text) or int(text) >= 1 << 63:
         raise S3Error(wrong, "X-Amz-Expires should be a number")
     if int(text) < 0:  # 400, as AWS and Swift answer; RGW, and ceph/s3-tests with it, says 403
         raise S3Error(wrong, "X-Amz-Expires must be non-negative")

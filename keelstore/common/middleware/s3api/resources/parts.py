@@ -83,7 +83,7 @@ def put_part(request: S3Request) -> Response:
     for algorithm in body.expected:
         found[algorithm.header] = body.value(algorithm)
     encrypting.show(request, found)
-    return Response(200, found, body=b"")
+    return Response(200, found, body=b"", content_type="text/html; charset=UTF-8")  # as Swift says of no body
 
 
 def _copy_part(request: S3Request, upload: Upload, number: int) -> Response:
