@@ -24,7 +24,7 @@ from test.support import network
 from test.support.client import Endpoint, unique
 from test.support.processes import ROOT
 from test.support.store import Store
-from test.support.waiting import until
+from test.support.waiting import slowness, until
 
 pytestmark = pytest.mark.skipif(bool(network.why_not()), reason=network.why_not() or "-")
 
@@ -49,6 +49,7 @@ class Written:
 
     def __init__(self, store: Store, through: tuple[int, ...] = NODES):
         self.store, self.through, self.known = store, through, dict[str, bytes]()
+        self.overwritten = set[str]()  # a device that took nothing may still show what it had: these are read where they are newest
         self.account, self.container = store.login(through[0]), unique("broken")
         self.account.put(self.container).expect(201)
         self.slowest_s = 0.0
@@ -66,15 +67,16 @@ class Written:
             if status == 201:
                 self.known[name] = body
             assert status == 201 or not all_succeed, status
-        assert self.slowest_s < BOUND_S
+        assert self.slowest_s < BOUND_S * slowness()
 
     def read(self, through: tuple[int, ...] = ()) -> None:
         """Everything is what was acknowledged, and listed."""
         for number, (name, body) in enumerate(self.known.items()):
             account = self.account.at(self.store.proxy((through or self.through)[number % len(through or self.through)]))
             began = time.monotonic()
-            assert account.get(self.container, name).expect(200).body == body
-            assert time.monotonic() - began < BOUND_S
+            newest = {"X-Newest": "true"} if name in self.overwritten else {}
+            assert account.get(self.container, name, headers=newest).expect(200).body == body
+            assert time.monotonic() - began < BOUND_S * slowness()
         account = self.account.at(self.store.proxy((through or self.through)[0]))
         until(lambda: {row["name"] for row in account.listing(self.container)} >= set(self.known), "all are listed", 60)
 
@@ -98,7 +100,7 @@ def number_of(node: Node) -> int:
 def problems(store: Store) -> dict[str, dict[str, Any]]:
     began = time.monotonic()
     found = {problem["code"]: problem for problem in store.status()["problems"]}
-    assert time.monotonic() - began < STATUS_S
+    assert time.monotonic() - began < STATUS_S * slowness()
     return found
 
 
@@ -151,7 +153,7 @@ def test_a_node_whose_packets_are_dropped(store: Store) -> None:
         for number in range(3):
             assert written.timed("DELETE", f"before{number}", number) == 204
             del written.known[f"before{number}"]
-        assert written.slowest_s < BOUND_S
+        assert written.slowest_s < BOUND_S * slowness()
         found = problems(store)
         assert {"node-hangs", "node-down"} & set(found)
         assert next(found[code] for code in ("node-hangs", "node-down") if code in found)["node"] == "node 3"
@@ -163,12 +165,15 @@ def test_a_node_whose_packets_are_dropped(store: Store) -> None:
 
 @contextmanager
 def mounted(device: Path, *commands: list[str]) -> Iterator[None]:
-    for command in commands:
-        subprocess.run(["mount", *command], check=True)
+    mounts = 0
     try:
+        for command in commands:
+            subprocess.run(["mount", *command], check=True)
+            mounts += 1
         yield
     finally:
-        subprocess.run(["umount", "-l", str(device)], check=True)
+        if mounts:
+            subprocess.run(["umount", "-l", str(device)], check=True)
 
 
 @pytest.mark.parametrize("fault", ["full", "read-only"])
@@ -188,9 +193,10 @@ def test_a_disk_that_takes_nothing(store: Store, fault: str) -> None:
             body = b"written anew"
             assert written.timed("PUT", name, 0, body=body) == 201
             written.known[name] = body
+            written.overwritten.add(name)
         written.read()
         code = {"full": "device-full", "read-only": "device-unusable"}[fault]
-        found = until(lambda: problems(store)[code], "status names it") if fault == "read-only" else problems(store)[code]
+        found = until(lambda: problems(store)[code], "status names it")
         assert (found["node"], found["device"]) == (f"node {number_of(node)}", node.device)
         assert fault != "read-only" or "read-only" in found["what"]
         assert "Traceback" not in store.log(number_of(node))
@@ -236,7 +242,8 @@ def test_a_database_that_is_damaged(store: Store, damage: str) -> None:
         data[4096:] = os.urandom(len(data) - 4096)
         path.write_bytes(bytes(data[: len(data) * 2 // 3]))
     for number in NODES:
-        assert len(written.account.at(store.proxy(number)).listing(written.container)) == 12
+        until(lambda number=number: len(written.account.at(store.proxy(number)).listing(written.container)) == 12,  # type: ignore[misc]
+              f"all are listed by node {number}")
     written.write(6, "while")
     written.read()
     target = f"/{node.device}/{ring.partition(digest)}/{written.account.name}/{written.container}"
@@ -268,12 +275,12 @@ def test_a_clock_that_is_two_seconds_off(store: Store, ahead: str, tmp_path: Pat
     store.stop_node(4)
     (tmp_path / "sitecustomize.py").write_text(WRONG_CLOCK.format(ahead=ahead))
     done = subprocess.run([sys.executable, "-m", "keelstore.cli.main", "node", "start", "4", "--data", str(store.data)], capture_output=True, text=True,
-                          timeout=60, stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"})
+                          timeout=240, stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"})
     assert done.returncode == 0, done.stderr
     try:
         written.write(12)
         written.read()
-        found = problems(store)["clock"]
+        found = until(lambda: problems(store)["clock"], "status names it")
         assert found["node"] == "node 4" and ("ahead" if ahead == "+2.0" else "behind") in found["what"]
         for first, second in ((4, 1), (1, 4)):
             name, last = unique("raced"), b""
