@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from test.support.client import Account, Endpoint, unique
-from test.support.waiting import until
+from test.support.waiting import slowness, until
 
 
 @pytest.fixture
@@ -194,7 +194,7 @@ def test_what_one_client_writes_the_next_one_sees_at_once(store: Endpoint, accou
         account.delete(name, "o").expect(204)
         account.delete(name).expect(204)
         account.get(name, "o").expect(404)
-        until(partial(is_gone_for_writers, account, name), "the container is gone for writers", 2)
+        until(partial(is_gone_for_writers, account, name), "the container is gone for writers", 2 * slowness())
 
 
 def is_gone_for_writers(account: Account, container: str) -> bool:
