@@ -116,6 +116,10 @@ CODES: Final[dict[str, tuple[int, str]]] = {
 }  # fmt: skip
 
 
+# What is said of headers or a body names no resource: so does AWS, and Swift's suite expects it.
+_ABOUT_THE_REQUEST: Final = frozenset({"InvalidRequest", "MalformedXML"})
+
+
 class S3Error(KeelstoreError):
     """What an S3 client is told. ``code`` is one of CODES; ``fields`` are the extra elements, in order; None is left out.
 
@@ -151,7 +155,7 @@ class S3Error(KeelstoreError):
         for name, value in self.fields.items():
             if value is not None:
                 parts += (f"<{name}>".encode(), text_of(str(value)), f"</{name}>".encode())
-        if self.code != "InvalidRequest":  # which is about headers: AWS names no resource, and Swift's suite expects none
+        if self.code not in _ABOUT_THE_REQUEST:
             parts += (b"<Resource>", text_of(resource), b"</Resource>")
         parts += (
             b"<RequestId>",
