@@ -10,6 +10,7 @@ import importlib
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from keelstore.common import wsgi
@@ -36,7 +37,7 @@ class Kind:
     name: str
     role: str
     options: str
-    make: Callable[[Parts, Any], Daemon]
+    make: Callable[[Setting], Daemon]
     patterns: tuple[str, ...] = ()  # beginnings of option names that belong to it besides those of its class
 
     def options_class(self) -> type:
@@ -93,7 +94,7 @@ def addresses_of(listening: Iterable[Address]) -> list[Address]:
     return [known for address in listening for known in wsgi.reached_as(address)]
 
 
-def own_addresses(config: Configuration, cluster: Cluster, role: str) -> list[Address]:
+def own_addresses(config: Configuration, role: str) -> list[Address]:
     """As ``addresses_of``, of the server whose configuration a daemon shares while that may not run."""
     options = parse(wsgi.ListenOptions, config.defaults, section="DEFAULT", file=config.path)
     port = options.bind_port or {"object": 6200, "container": 6201, "account": 6202}[role]
@@ -116,7 +117,7 @@ class Parts:
 
     def make(self, what: Wanted) -> Daemon:
         """Raises ConfigError, RingError."""
-        return what.kind.make(self, what)
+        return what.kind.make(Setting(self, what))
 
     def world(self, what: Wanted) -> World:
         conf = what.conf
@@ -130,9 +131,6 @@ class Parts:
             logger.warning("%s cannot be made (%s): recon will not know of this daemon", directory, error.strerror)
         return World(logger, recon=recon, stats=stats_for(conf, conf.get("log_name") or what.name))
 
-    def cluster(self, what: Wanted) -> Cluster:
-        return load_cluster(what.options.swift_dir)
-
     def ring(self, cluster: Cluster, name: str) -> RingFile:
         path = cluster.ring_path(name)
         if path not in self._rings:
@@ -140,9 +138,6 @@ class Parts:
                 raise ConfigError("the ring file is missing", file=path)
             self._rings[path] = RingFile(path)
         return self._rings[path]
-
-    def rings(self, cluster: Cluster) -> RingsOf:
-        return RingsOf(self, cluster)
 
     def backend(self, what: Wanted) -> Backend:
         timeout = float(what.options.conn_timeout)
@@ -169,6 +164,72 @@ class Parts:
                 self._apps[key] = _built(_internal_configuration(what) if not path else what.config
                                          if path == what.config.path else read_config(path))
         return InternalClient(self._apps[key], f"{what.name} {os.getpid()}", tries, use_replication_network=True)
+
+
+@dataclass
+class Setting:
+    """One daemon that is to be made, and what most of them are made from: each part when it is first asked for."""
+
+    parts: Parts
+    what: Wanted
+
+    @property
+    def options(self) -> Any:
+        return self.what.options
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        return load_cluster(self.options.swift_dir)
+
+    @cached_property
+    def world(self) -> World:
+        return self.parts.world(self.what)
+
+    @property
+    def backend(self) -> Backend:
+        return self.parts.backend(self.what)
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """Where the servers of its role listen on this host, whether or not they run."""
+        return self.what.addresses or tuple(own_addresses(self.what.config, self.what.kind.role))
+
+    @property
+    def rings(self) -> RingsOf:
+        return RingsOf(self.parts, self.cluster)
+
+    def rings_of_policies(self, *, stores_fragments: bool) -> dict[int, RingFile]:
+        """By index, of those that store objects so."""
+        return {policy.index: self.rings.object(policy) for policy in self.cluster.policies
+                if policy.stores_fragments == stores_fragments}
+
+    def share_of_node(self) -> Callable[[], tuple[int, int]] | None:
+        """One share of a queue for each host of the container ring, which all nodes see alike: (which is ours, of how many).
+        None for a daemon that runs alone.
+        """
+        if not self.what.is_node:
+            return None
+        ring, own = self.rings.container, {ip for ip, _ in self.what.addresses}
+
+        def share() -> tuple[int, int]:
+            hosts = sorted({node.replication_ip for node in ring.current().nodes})
+            mine = next((index for index, ip in enumerate(hosts) if ip in own), None)
+            return (0, 0) if mine is None else (mine, len(hosts))
+
+        return share
+
+    def share_of_processes(self) -> Callable[[], tuple[int, int]] | None:
+        """As ``share_of_node``, unless the options ``processes`` and ``process`` say who does what. Raises ConfigError."""
+        options = self.options
+        if not options.processes:
+            return self.share_of_node()
+        if options.process >= options.processes:
+            raise ConfigError("expected a number below that of processes", file=self.what.config.path, section=self.what.name,
+                              option="process", value=str(options.process))
+        return None
+
+    def client(self, *also: str, is_plain: bool = False) -> InternalClient:
+        return self.parts.internal_client(self.what, self.options.request_tries, *also, is_plain=is_plain)
 
 
 @dataclass
@@ -239,160 +300,117 @@ def _internal_configuration(what: Wanted, also: Sequence[str] = ()) -> Configura
 # -- each of them ------------------------------------------------------------------------------------------------------
 
 
-def _object_updater(parts: Parts, what: Wanted) -> Daemon:
+def _object_updater(given: Setting) -> Daemon:
     from keelstore.obj.updater import ObjectUpdater
 
-    cluster = parts.cluster(what)
-    return ObjectUpdater(what.options, parts.world(what), parts.ring(cluster, "container"), cluster.hash_path,
-                         parts.backend(what), [policy.index for policy in cluster.policies])
+    return ObjectUpdater(given.options, given.world, given.rings.container, given.cluster.hash_path, given.backend,
+                         [policy.index for policy in given.cluster.policies])
 
 
-def _share_of_node(what: Wanted, ring: RingFile) -> Callable[[], tuple[int, int]]:
-    """One share of a queue for each host of the container ring, which all nodes see alike: (which is ours, of how many)."""
-    own = {ip for ip, _ in what.addresses}
-
-    def share() -> tuple[int, int]:
-        hosts = sorted({node.replication_ip for node in ring.current().nodes})
-        mine = next((index for index, ip in enumerate(hosts) if ip in own), None)
-        return (0, 0) if mine is None else (mine, len(hosts))
-
-    return share
-
-
-def _check_processes(what: Wanted) -> None:
-    """Raises ConfigError."""
-    if what.options.processes and what.options.process >= what.options.processes:
-        raise ConfigError("expected a number below that of processes", file=what.config.path, section=what.name,
-                          option="process", value=str(what.options.process))
-
-
-def _object_expirer(parts: Parts, what: Wanted) -> Daemon:
+def _object_expirer(given: Setting) -> Daemon:
     from keelstore.obj.expirer import ObjectExpirer
     from keelstore.obj.expiry_queue import Delays, Share
 
-    cluster = parts.cluster(what)
-    ring = parts.ring(cluster, "container")
-    options = what.options
-    _check_processes(what)
-    share_of_node = _share_of_node(what, ring)
-    share = (lambda: Share(*share_of_node())) if what.is_node and not options.processes else None
-    return ObjectExpirer(options, parts.world(what), parts.internal_client(what, options.request_tries), ring,
-                         cluster.hash_path, parts.backend(what), Delays.parse(what.conf, what.name), share)
+    share = given.share_of_processes()
+    return ObjectExpirer(given.options, given.world, given.client(), given.rings.container, given.cluster.hash_path,
+                         given.backend, Delays.parse(given.what.conf, given.what.name),
+                         (lambda: Share(*share())) if share is not None else None)
 
 
-def _object_replicator(parts: Parts, what: Wanted) -> Daemon:
+def _object_replicator(given: Setting) -> Daemon:
     from keelstore.obj.replicator import ObjectReplicator
 
-    cluster = parts.cluster(what)
-    addresses = what.addresses or own_addresses(what.config, cluster, "object")
-    rings = {policy.index: parts.ring(cluster, policy.ring_name) for policy in cluster.policies
-             if not policy.stores_fragments}
-    return ObjectReplicator(what.options, parts.world(what), rings, cluster, parts.backend(what), addresses)
+    return ObjectReplicator(given.options, given.world, given.rings_of_policies(stores_fragments=False), given.cluster,
+                            given.backend, given.addresses)
 
 
-def _object_reconstructor(parts: Parts, what: Wanted) -> Daemon:
+def _object_reconstructor(given: Setting) -> Daemon:
     from keelstore.obj.reconstructor import ObjectReconstructor
 
-    cluster, options = parts.cluster(what), what.options
-    if options.write_legacy_ec_crc is not None:
-        os.environ["LIBERASURECODE_WRITE_LEGACY_CRC"] = "1" if options.write_legacy_ec_crc else "0"
-    addresses = what.addresses or own_addresses(what.config, cluster, "object")
-    rings = {policy.index: parts.ring(cluster, policy.ring_name) for policy in cluster.policies if policy.stores_fragments}
-    return ObjectReconstructor(options, parts.world(what), rings, cluster, parts.backend(what), addresses)
+    if given.options.write_legacy_ec_crc is not None:
+        os.environ["LIBERASURECODE_WRITE_LEGACY_CRC"] = "1" if given.options.write_legacy_ec_crc else "0"
+    return ObjectReconstructor(given.options, given.world, given.rings_of_policies(stores_fragments=True), given.cluster,
+                               given.backend, given.addresses)
 
 
-def _object_auditor(parts: Parts, what: Wanted) -> Daemon:
+def _object_auditor(given: Setting) -> Daemon:
     from keelstore.obj.auditor import ObjectAuditor
     from keelstore.obj.watchers import DarkData, make_watchers
 
-    cluster, world = parts.cluster(what), parts.world(what)
+    what, world = given.what, given.world
 
     def section_of(name: str) -> dict[str, str]:
         return {**what.config.defaults, **what.config.sections.get(f"{what.name}:watcher:{name}", {})}
 
     watchers = make_watchers(
-        what.options.watchers, section_of,
-        lambda options: DarkData(options, parts.backend(what), parts.ring(cluster, "container"), cluster.hash_path,
+        given.options.watchers, section_of,
+        lambda options: DarkData(options, given.backend, given.rings.container, given.cluster.hash_path,
                                  world.logger, world.clock), world.logger)  # fmt: skip
-    return ObjectAuditor(what.options, world, cluster, watchers)
+    return ObjectAuditor(given.options, world, given.cluster, watchers)
 
 
-def _container_updater(parts: Parts, what: Wanted) -> Daemon:
+def _container_updater(given: Setting) -> Daemon:
     from keelstore.container.updater import ContainerUpdater
 
-    cluster = parts.cluster(what)
-    return ContainerUpdater(what.options, parts.world(what), parts.ring(cluster, "account"), cluster.hash_path,
-                            parts.backend(what))
+    return ContainerUpdater(given.options, given.world, given.rings.account, given.cluster.hash_path, given.backend)
 
 
-def _container_reconciler(parts: Parts, what: Wanted) -> Daemon:
+def _container_reconciler(given: Setting) -> Daemon:
     from keelstore.container.reconciler import ContainerReconciler
 
-    cluster, options = parts.cluster(what), what.options
-    _check_processes(what)
-    share = _share_of_node(what, parts.ring(cluster, "container")) if what.is_node and not options.processes else None
-    client = parts.internal_client(what, options.request_tries, is_plain=True)  # objects as they are stored
-    return ContainerReconciler(options, parts.world(what), client, parts.rings(cluster), cluster, parts.backend(what), share)
+    client = given.client(is_plain=True)  # objects as they are stored
+    return ContainerReconciler(given.options, given.world, client, given.rings, given.cluster, given.backend,
+                               given.share_of_processes())
 
 
-def _container_lifecycle(parts: Parts, what: Wanted) -> Daemon:
+def _container_lifecycle(given: Setting) -> Daemon:
     from keelstore.container.lifecycle import ContainerLifecycle
 
-    cluster, options = parts.cluster(what), what.options
-    share = _share_of_node(what, parts.ring(cluster, "container")) if what.is_node else None
-    client = parts.internal_client(what, options.request_tries, "slo", "versioned_writes", "symlink", is_plain=True)
-    return ContainerLifecycle(options, parts.world(what), client, cluster.hash_path, share)
+    client = given.client("slo", "versioned_writes", "symlink", is_plain=True)
+    return ContainerLifecycle(given.options, given.world, client, given.cluster.hash_path, given.share_of_node())
 
 
-def _container_sync(parts: Parts, what: Wanted) -> Daemon:
+def _container_sync(given: Setting) -> Daemon:
     from keelstore.common.sync_realms import Realms
     from keelstore.container.sync import ContainerSyncer
     from keelstore.container.sync_remote import Remote
 
-    cluster, options, world = parts.cluster(what), what.options, parts.world(what)
-    addresses = what.addresses or own_addresses(what.config, cluster, "container")
-    realms = Realms(cluster.directory, on_error=lambda text: world.logger.error("%s", text))
+    options, world = given.options, given.world
+    realms = Realms(given.cluster.directory, on_error=lambda text: world.logger.error("%s", text))
     remote = Remote(options.conn_timeout, options.sync_proxy, world.random.choice)
-    return ContainerSyncer(options, world, parts.internal_client(what, options.request_tries, "symlink"),
-                           parts.ring(cluster, "container"), cluster.hash_path, addresses, realms, remote)
+    return ContainerSyncer(options, world, given.client("symlink"), given.rings.container, given.cluster.hash_path,
+                           given.addresses, realms, remote)
 
 
-def _account_reaper(parts: Parts, what: Wanted) -> Daemon:
+def _account_reaper(given: Setting) -> Daemon:
     from keelstore.account.reaper import AccountReaper
 
-    cluster = parts.cluster(what)
-    addresses = what.addresses or own_addresses(what.config, cluster, "account")
-    return AccountReaper(what.options, parts.world(what), parts.rings(cluster), cluster, parts.backend(what), addresses)
+    return AccountReaper(given.options, given.world, given.rings, given.cluster, given.backend, given.addresses)
 
 
-def _account_replicator(parts: Parts, what: Wanted) -> Daemon:
+def _account_replicator(given: Setting) -> Daemon:
     from keelstore.account.replicator import AccountReplicator
 
-    cluster = parts.cluster(what)
-    addresses = what.addresses or own_addresses(what.config, cluster, "account")
-    return AccountReplicator(what.options, parts.world(what), parts.ring(cluster, "account"), cluster, parts.backend(what),
-                             addresses)
+    return AccountReplicator(given.options, given.world, given.rings.account, given.cluster, given.backend, given.addresses)
 
 
-def _container_replicator(parts: Parts, what: Wanted) -> Daemon:
+def _container_replicator(given: Setting) -> Daemon:
     from keelstore.container.replicator import ContainerReplicator
 
-    cluster = parts.cluster(what)
-    addresses = what.addresses or own_addresses(what.config, cluster, "container")
-    return ContainerReplicator(what.options, parts.world(what), parts.ring(cluster, "container"), cluster,
-                               parts.backend(what), addresses)
+    return ContainerReplicator(given.options, given.world, given.rings.container, given.cluster, given.backend,
+                               given.addresses)
 
 
-def _account_auditor(parts: Parts, what: Wanted) -> Daemon:
+def _account_auditor(given: Setting) -> Daemon:
     from keelstore.account.auditor import AccountAuditor
 
-    return AccountAuditor(what.options, parts.world(what))
+    return AccountAuditor(given.options, given.world)
 
 
-def _container_auditor(parts: Parts, what: Wanted) -> Daemon:
+def _container_auditor(given: Setting) -> Daemon:
     from keelstore.container.auditor import ContainerAuditor
 
-    return ContainerAuditor(what.options, parts.world(what))
+    return ContainerAuditor(given.options, given.world)
 
 
 DAEMONS = {kind.name: kind for kind in (

@@ -87,7 +87,7 @@ def test_a_share_beyond_the_processes_is_refused(cluster: InProcessCluster) -> N
 
 def test_where_the_servers_of_a_daemon_would_listen(cluster: InProcessCluster) -> None:
     config = read_config(conf_for(cluster, "account", ""))
-    assert own_addresses(config, None, "account") == [(cluster.ip, cluster.port("account", 0))]  # type: ignore[arg-type]
+    assert own_addresses(config, "account") == [(cluster.ip, cluster.port("account", 0))]
 
 
 @pytest.mark.parametrize(("text", "expected"), [
