@@ -103,7 +103,7 @@ def test_glance_G3_a_large_image_of_known_size(glance: swift.Connection, contain
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     with running(tmp_path_factory.mktemp("impatient") / "data", workers=1) as store:
-        store.edit("proxy-server.conf", ("[DEFAULT]\n", "[DEFAULT]\nclient_timeout = 1\n"))
+        store.edit("proxy-server.conf", ("[DEFAULT]\n", "[DEFAULT]\nclient_timeout = 3\n"))
         store.reload()
         yield store
 

@@ -440,7 +440,7 @@ def test_a_rotten_fragment_that_a_reader_meets_comes_back_at_once(filled: Fragme
             turn()
             return filled.fragments(name) == before
 
-        until(is_back, "the fragment is rebuilt", 20)
+        until(is_back, "the fragment is rebuilt")
     finally:
         for task in tasks:
             task.kill()
