@@ -129,14 +129,6 @@ class ObjectStateChanged(StorageError):
     """Files vanished between listing and opening; ask again, or elsewhere."""
 
 
-class NewerExists(StorageError):
-    """The device already holds something at least as new; ``timestamp`` is its Timestamp."""
-
-    def __init__(self, text: str = "", timestamp: object | None = None):
-        super().__init__(text)
-        self.timestamp = timestamp
-
-
 class DeviceUnavailable(StorageError):
     """The device is not mounted, or is not a directory."""
 
@@ -174,10 +166,6 @@ class BackendError(KeelstoreError):
 
 class BackendTimeout(BackendError):
     """A node did not answer within its limit."""
-
-
-class QuorumNotMet(KeelstoreError):
-    """Too few nodes agreed."""
 
 
 class WaitTimeout(KeelstoreError):

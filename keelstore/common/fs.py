@@ -39,7 +39,6 @@ from dataclasses import dataclass
 from keelstore.common.errors import DeviceFull, DeviceUnavailable, LockTimeout, XattrNotSupported
 
 MAX_NAME = 255  # bytes of one path component
-XATTR_CHUNK = 65536  # the kernel's limit for one value
 _DEVICE_NAME = re.compile(r"[A-Za-z0-9_.~-]{1,255}")
 _IOV_MAX = 1024  # pieces of one writev
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})

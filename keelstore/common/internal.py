@@ -242,9 +242,6 @@ class InternalClient:
             yield from page
             query["marker"] = page[-1].get("name", page[-1].get("subdir"))
 
-    def container_exists(self, account: str, container: str) -> bool:
-        return self.request("HEAD", make_path(account, container), acceptable=(2, 404)).is_success
-
     def create_container(self, account: str, container: str, headers: Mapping[str, str] | None = None) -> None:
         self.request("PUT", make_path(account, container), headers).drain()
 

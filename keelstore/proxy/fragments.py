@@ -61,11 +61,6 @@ def archive_range(first: int | None, last: int | None, segment_size: int, fragme
     return f"bytes={start}-{(last // segment_size + 1) * fragment_size - 1}"
 
 
-def first_segment(archive_start: int, fragment_size: int) -> int:
-    """The first segment that is whole in an archive's bytes from ``archive_start`` on."""
-    return -(-archive_start // fragment_size)
-
-
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 

@@ -64,7 +64,7 @@ def test_failures_are_tried_again():
     client(app).put_object(io.BytesIO(b"data"), "a", "c", "o", length=4)
     assert [asked[3] for asked in app.asked] == [b"data"] * 3
     with pytest.raises(UnexpectedResponse) as error:
-        client(App(Response(503), Response(503), Response(500))).container_exists("a", "c")
+        client(App(Response(503), Response(503), Response(500))).metadata("a", "c")
     assert error.value.status == 500
 
 
