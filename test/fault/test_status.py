@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from typing import Any
@@ -46,7 +47,7 @@ def well(store: Store) -> bool:
 
 
 def test_a_well_store_is_safe(store: Store) -> None:
-    until(lambda: well(store), "all is well", 60)
+    until(lambda: well(store), "all is well", 120)
     done = store.command("status")
     lines = done.stdout.splitlines()
     assert "SAFE" in lines[0] and "NOT" not in lines[0] and any(line.startswith("  node 4") for line in lines)
@@ -69,24 +70,29 @@ def test_a_stopped_node_and_the_writes_that_missed_it(store: Store) -> None:
         assert done.returncode == 1 and "NOT SAFE" in done.stdout and f"keelstore node start 3 --data {store.data}" in done.stdout
         found = problems(store)
         assert found["node-down"]["node"] == "node 3" and "25%" in found["node-down"]["what"] and status(store)["state"] == "degraded"
-        until(lambda: {"handoffs", "below-full"} <= set(problems(store)), "handoffs and missing copies are told", 60)
+        until(lambda: {"handoffs", "below-full"} <= set(problems(store)), "handoffs and missing copies are told", 120)
         found = problems(store)
         assert "node 3 is away" in found["handoffs"]["why"] and found["below-full"]["severity"] == "danger"
         page = store.server("object", 1).request("GET", "/metrics").body.decode()
         assert 'keelstore_daemon_partitions_below_full{daemon="object-replicator"}' in page
     finally:
         store.start_node(3)
-    until(lambda: well(store), "all is well again", 90)
+    until(lambda: well(store), "all is well again", 150)
 
 
 def test_a_wiped_device(store: Store) -> None:
     device = store.devices(2) / "d4"
-    for entry in device.iterdir():
-        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-    problem = problems(store)["device-empty"]
+    daemons = [pid for number in (1, 2, 3, 4) for pid in store.background_pids(number)]
+    store.signal(daemons, signal.SIGSTOP)  # none fills it before it was named
+    try:
+        for entry in device.iterdir():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        problem = problems(store)["device-empty"]
+    finally:
+        store.signal(daemons, signal.SIGCONT)
     assert (problem["node"], problem["device"], problem["severity"]) == ("node 2", "d4", "danger")
     store.command("node", "repair", "--device", "d4")
-    until(lambda: well(store), "it is filled again", 90)
+    until(lambda: well(store), "it is filled again", 150)
 
 
 def test_a_device_that_is_gone(store: Store) -> None:
@@ -117,7 +123,7 @@ def test_a_quarantined_object_is_a_danger_until_replication_has_been_round(store
     assert (problem["node"], problem["device"], problem["count"]) == (f"node {node}", device.name, 1)
     assert f"{device}/quarantined" in problem["do"]
     store.command("node", "repair")
-    until(lambda: problems(store).get("quarantined", {}).get("severity") == "warning", "its copy is back", 90)
+    until(lambda: problems(store).get("quarantined", {}).get("severity") == "warning", "its copy is back", 150)
     page = store.server("object", node).request("GET", "/metrics").body.decode()
     assert f'keelstore_quarantined{{device="{device.name}",kind="objects"}} 1' in page
     shutil.rmtree(device / "quarantined")
