@@ -21,7 +21,7 @@ MAKE = os.environ.get("KEELSTORE_SCENARIO_MAKE", OURS)  # "swift" runs the scena
 @pytest.fixture(scope="module")
 def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peers]:
     peers = Peers(tmp_path_factory.mktemp("scenarios"), os.environ.get("KEELSTORE_SWIFT_PYTHON", ""), sites=4, devices_per_site=1, conn_timeout=0.5,
-                  node_timeout=3)
+                  node_timeout=6)
     peers.preloaded = Preloaded(peers.home)
     try:
         peers.start(0, 1, 2, 3, make=MAKE)
