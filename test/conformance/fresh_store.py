@@ -34,6 +34,7 @@ def main() -> int:
     try:
         store.up(*options)  # what the options say is written once, and then edited
         store.down()
+        store.be_patient()
         for number in range(1, nodes + 1):
             store.edit("object-server.conf", PATIENT, number=number)
         store.up(*options)
