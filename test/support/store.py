@@ -163,9 +163,9 @@ class Store:
         """
         for number in range(1, self.nodes + 1):
             self.edit("proxy-server.conf", ("[app:proxy-server]\n", "[app:proxy-server]\nconn_timeout = 5\npost_quorum_timeout = 10\n"), number=number)
-            self.edit("container-server.conf", ("[app:container-server]\n", "[app:container-server]\nconn_timeout = 5\n"), number=number)
-            self.edit("object-server.conf", ("[app:object-server]\n", "[app:object-server]\nconn_timeout = 5\ncontainer_update_timeout = 10\n"),
-                      number=number)
+            self.edit("container-server.conf", ("[app:container-server]\n", "[app:container-server]\nconn_timeout = 5\nnode_timeout = 10\n"), number=number)
+            self.edit("object-server.conf", ("[app:object-server]\n", "[app:object-server]\nconn_timeout = 5\nnode_timeout = 10\n"
+                                             "container_update_timeout = 10\n"), number=number)
 
     @contextmanager
     def frozen(self, number: int) -> Iterator[None]:
