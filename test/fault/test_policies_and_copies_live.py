@@ -17,9 +17,9 @@ from keelstore.common.cluster import load_cluster
 from keelstore.common.ring.ring import Node, RingFile
 from test.support.client import Account, Endpoint, unique
 from test.support.store import Store
-from test.support.waiting import until
+from test.support.waiting import slowness, until
 
-SOON_S = 40.0
+SOON_S = 120.0
 REALMS = "[us]\nkey = the realm's secret\ncluster_first = http://127.0.0.1:{first}/v1/\ncluster_second = http://127.0.0.1:{second}/v1/\n"
 _times = itertools.count(1)
 
@@ -179,13 +179,13 @@ def test_what_an_operator_points_at_is_repaired_at_once(store: Store, account: A
     shutil.rmtree(lost.parent)
     done = store.command("node", "repair", f"/{account.name}/{container}/o")
     assert "node 1: object-replicator looks at" in done.stdout
-    until(lost.exists, "the copy is there again", 15)
+    until(lost.exists, "the copy is there again", 15 * slowness())
     lost = copies(store, cluster, container, "p")[0]
     device = lost.relative_to(store.devices()).parts[0]
     shutil.rmtree(store.devices() / device / "objects")
     done = store.command("node", "repair", "--device", device, "--policy", "0")
     assert f"node 1: object-replicator, object-reconstructor, object-updater look at device {device}, policy 0 now" in done.stdout
-    until(lost.exists, "the device has its copy again", 15)
+    until(lost.exists, "the device has its copy again", 15 * slowness())
 
 
 def test_a_container_is_repaired_when_it_is_named(store: Store, account: Account) -> None:
@@ -197,7 +197,7 @@ def test_a_container_is_repaired_when_it_is_named(store: Store, account: Account
     shutil.rmtree(lost.parent)
     done = store.command("node", "repair", f"/{account.name}/{container}")
     assert "container-replicator, container-updater look at" in done.stdout
-    until(lost.exists, "the database is there again", 15)
+    until(lost.exists, "the database is there again", 15 * slowness())
 
 
 def test_what_cannot_be_asked_for_is_said(store: Store) -> None:
