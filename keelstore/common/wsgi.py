@@ -122,7 +122,6 @@ def load(path: str) -> Service:
         registry.forget_all()
         filters = with_mandatory(filters, config)
         check_order(filters, config.path)
-    connections = server_options(config.defaults, cluster.limits)
     name = f"{kind}-server" if kind in APPS else kind
     logger = logger_for(app.global_conf, name)
     addresses = listen_addresses(kind, options, cluster, config)
@@ -134,6 +133,8 @@ def load(path: str) -> Service:
         warn_of_unknown_in(app.local_conf, _classes_of(module), config.path, app.section)
     meter = Meter(kind)
     wsgi_app = build(filters, app, config, meter)
+    # The field has client_timeout and others in the app's section, too.
+    connections = server_options({**app.global_conf, **app.local_conf}, cluster.limits)
     return Service(kind, name, config, options, connections, process, addresses, wsgi_app, logger,
                    tls_context(options, config),
                    tuple(component.entry for component in (*filters, app)), meter)

@@ -339,8 +339,10 @@ def _object_auditor(given: Setting) -> Daemon:
 
     what, world = given.what, given.world
 
+    waits = {option: value for option, value in what.conf.items() if option == "node_timeout"}
+
     def section_of(name: str) -> dict[str, str]:
-        return {**what.config.defaults, **what.config.sections.get(f"{what.name}:watcher:{name}", {})}
+        return {**what.config.defaults, **waits, **what.config.sections.get(f"{what.name}:watcher:{name}", {})}
 
     watchers = make_watchers(
         given.options.watchers, section_of,

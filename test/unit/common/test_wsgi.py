@@ -159,6 +159,14 @@ def test_a_bad_value_of_the_app_names_file_section_and_option(tmp_path: Path) ->
         wsgi.load(proxy_conf(etc(tmp_path), app="node_timeout = soon"))
 
 
+def test_what_the_app_says_of_connections_counts(tmp_path: Path) -> None:
+    path = etc(tmp_path)
+    assert wsgi.load(proxy_conf(path, defaults="client_timeout = 9")).connections.client_timeout_s == 9
+    found = wsgi.load(proxy_conf(path, defaults="max_clients = 5", app="client_timeout = 7")).connections
+    assert (found.client_timeout_s, found.max_clients) == (7, 5)
+    assert wsgi.load(proxy_conf(path, defaults="client_timeout = 9", app="set client_timeout = 7")).connections.client_timeout_s == 7
+
+
 def test_security_R15_placeholder_hash_secrets_are_refused(tmp_path: Path) -> None:
     """security R15"""
     path = proxy_conf(etc(tmp_path, "changeme", "changeme"))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,6 +84,13 @@ def test_a_share_beyond_the_processes_is_refused(cluster: InProcessCluster) -> N
     config = read_config(conf_for(cluster, "object", "[object-expirer]\nprocesses = 2\nprocess = 2\n"))
     with pytest.raises(ConfigError, match="process"):
         Parts().make(wanted(DAEMONS["object-expirer"], config, ()))
+
+
+@pytest.mark.parametrize(("watcher", "seconds"), [("", 7.0), ("node_timeout = 3", 3.0)])
+def test_watchers_wait_as_long_as_their_auditor_is_told(cluster: InProcessCluster, watcher: str, seconds: float) -> None:
+    sections = f"[object-auditor]\nwatchers = dark_data\nnode_timeout = 7\n[object-auditor:watcher:dark_data]\n{watcher}\n"
+    daemon: Any = Parts().make(wanted(DAEMONS["object-auditor"], read_config(conf_for(cluster, "object", sections)), ()))
+    assert [one.options.node_timeout for one in daemon._watchers] == [seconds]
 
 
 def test_where_the_servers_of_a_daemon_would_listen(cluster: InProcessCluster) -> None:
