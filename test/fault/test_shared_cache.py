@@ -36,6 +36,8 @@ def test_security_S18_nothing_from_the_cache_is_unpickled(peers: Peers, account:
         def __reduce__(self) -> Any:
             return open, (str(tmp_path / "ran"), "w")
 
+    log = peers.log_of(MAKE, "proxy", peers.proxies[MAKE])
+    said = len(log.read_text()) if log.exists() else 0
     container = unique("s18")
     account.put(container, headers={"X-Container-Read": ".r:*"}).expect(201)
     account.put(container, "o", body=b"data").expect(201)
@@ -58,7 +60,7 @@ def test_security_S18_nothing_from_the_cache_is_unpickled(peers: Peers, account:
         memcached.set(token_key, token_value, flags=JSON_FLAG)
     assert not (tmp_path / "ran").exists()
     if MAKE != "swift":
-        assert "Traceback" not in peers.log_of(MAKE, "proxy", peers.proxies[MAKE]).read_text()
+        assert "Traceback" not in log.read_text()[said:]
 
 
 def test_without_memcached_all_but_its_tokens_work(peers: Peers) -> None:

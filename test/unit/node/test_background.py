@@ -49,9 +49,9 @@ def test_counts_are_right_within_seconds_by_hints_alone(store: Store, account: A
     before = int(account.head().headers["X-Account-Bytes-Used"])
     account.put(container).expect(201)
     account.put(container, "o", body=b"12345").expect(201)
-    until(lambda: int(account.head().headers["X-Account-Bytes-Used"]) == before + 5, "the account knows it", 10)
+    until(lambda: int(account.head().headers["X-Account-Bytes-Used"]) == before + 5, "the account knows it")
     account.delete(container, "o").expect(204)
-    until(lambda: int(account.head().headers["X-Account-Bytes-Used"]) == before, "the account knows that it is gone", 15)
+    until(lambda: int(account.head().headers["X-Account-Bytes-Used"]) == before, "the account knows that it is gone")
 
 
 def test_it_is_replaced_when_it_dies(store: Store) -> None:
