@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import quote, urlsplit
 
+from keelstore.common.concurrency import time_limit
 from keelstore.common.errors import KeelstoreError
 from keelstore.common.headers import Headers
 from keelstore.common.internal import SourceEnded
@@ -118,8 +119,9 @@ class Remote:
                     if body is None:
                         raise
                     # it may have answered before it had all of the body
-                response = connection.getresponse()
-                response.read(MAX_ANSWER)
+                with time_limit(ANSWER_S, RemoteDown(f"{parts.netloc} gave no whole answer within {ANSWER_S:g} s")):
+                    response = connection.getresponse()  # which goes on for as long as interim answers come
+                    response.read(MAX_ANSWER)
                 answer = Answer(response.status, Headers(dict(response.getheaders())))
             except SourceEnded:
                 connection.close()

@@ -9,9 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from keelstore.common import concurrency
 from keelstore.common.headers import Headers
 from keelstore.common.internal import SourceEnded
 from keelstore.common.sync_realms import Realm
+from keelstore.container import sync_remote
 from keelstore.container.sync_remote import Remote, RemoteDown, target_of
 
 REALMS = {"US": Realm("US", "realmkey", "", {"DFW1": "http://h:8080/v1/", "BAD": "nonsense"}), "BARE": Realm("BARE", "", "", {"X": "http://x/v1/"})}
@@ -130,6 +132,28 @@ def test_a_source_that_breaks_off_is_not_the_other_clusters_fault(server: Server
     with pytest.raises(SourceEnded):
         Remote(1.0).request("PUT", url(server), Headers({"Content-Length": "4"}), Broken())
     assert server.seen == []
+
+
+def test_an_answer_that_never_comes_to_its_end_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Endless:
+        closed = False
+
+        def request(self, *args: object, **kwargs: object) -> None:
+            pass
+
+        def getresponse(self) -> None:
+            while True:  # interim answers, each soon after the other
+                concurrency.sleep(0.01)
+
+        def close(self) -> None:
+            self.closed = True
+
+    connection = Endless()
+    monkeypatch.setattr(sync_remote, "ANSWER_S", 0.05)
+    monkeypatch.setattr(Remote, "_connect", lambda *args: connection)
+    with pytest.raises(RemoteDown, match="no whole answer"):
+        Remote(1.0).request("HEAD", "http://127.0.0.1/v1/a/c/o", Headers())
+    assert connection.closed
 
 
 def test_plain_http_goes_through_a_proxy(server: Server) -> None:
