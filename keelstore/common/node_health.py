@@ -11,7 +11,9 @@
      "daemons": {"object-replicator": {"pid": n, "alive": true, "at": t, "running": ..., what it leaves for recon}},
      "cached": {"async_pending": ..., "async_pending_last": ..., "drive_audit_errors": ...,
                 "replication_last": ..., "replication_time": ...,
-                "object_reconstruction_last": ..., "object_reconstruction_time": ...}}
+                "object_reconstruction_last": ..., "object_reconstruction_time": ...},
+     "relinker": {"0": {"step": "relink", "part_power": n, "next_part_power": n, "parts_done": n, "total_parts": n,
+                        "errors": n, "devices": n, "at": t, "running": true}}}
 
 Times are seconds since the epoch by the node's clock. What passes took is in the units of the field's recon files: those over
 objects (``replication_time`` of object servers, ``object_reconstruction_time``) in minutes, those over databases in seconds.
@@ -57,6 +59,7 @@ def health(role: str, recon_cache: str, devices: str, mount_check: bool, reserve
             **{name: own_cache.get(name) for name in ("replication_last", "replication_time", "object_reconstruction_last",
                                                       "object_reconstruction_time")},
         },
+        "relinker": relinking_of(cache.read("relinker")) if role == "object" else {},
     }  # fmt: skip
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from keelstore.common.node_health import relinking_of
+from keelstore.common import fs
+from keelstore.common.node_health import health, relinking_of
+from keelstore.common.recon_cache import ReconCache
 
 
 def left(*done: int, pid: int = 0, code: int | None = 0) -> dict[str, Any]:
@@ -31,3 +34,13 @@ def test_devices_are_added_up() -> None:
     {"workers": []}])
 def test_a_file_of_another_kind_is_as_good_as_none(value: dict[str, Any]) -> None:
     assert relinking_of(value) == {}
+
+
+def test_object_servers_tell_it(tmp_path: Path) -> None:
+    ReconCache(str(tmp_path)).update("relinker", left(5))
+
+    def told(role: str) -> Any:
+        return health(role, str(tmp_path), str(tmp_path), False, fs.Reserve.parse("0"), {}, None, 1.0, 1.0)["relinker"]
+
+    assert told("object")["1"]["parts_done"] == 5
+    assert told("container") == {}
