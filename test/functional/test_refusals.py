@@ -11,6 +11,7 @@ from test.functional.conftest import FOREIGN
 from test.support.client import Account, Answer
 from test.support.signing import FORM_TYPE, form_body, form_fields, temp_url
 from test.support.store import Store, keelstore
+from test.support.waiting import until
 
 pytestmark = pytest.mark.skipif(bool(FOREIGN), reason="reads the log of a node")
 BARE = (401, b"401 Unauthorized: Temp URL invalid\n")
@@ -23,8 +24,12 @@ def logged(running: Store) -> Logged:
     def ask(call: Callable[[], Answer]) -> tuple[Answer, str]:
         mark = len(running.log())
         answer = call()
-        lines = running.log()[mark:].splitlines()
-        return answer, "\n".join(line for line in lines if answer.headers["X-Trans-Id"] in line)
+
+        def lines() -> str:  # the last is that of the access log, written when the answer has been sent
+            found = [line for line in running.log()[mark:].splitlines() if answer.headers["X-Trans-Id"] in line]
+            return "\n".join(found) if any(" proxy-access: " in line for line in found) else ""
+
+        return answer, until(lines, "the request is logged")
 
     return ask
 
