@@ -257,7 +257,7 @@ def test_scenario_81_recon_names_what_waits_longest(site: Peers, account: Accoun
     site.stop(2, 3, kinds=("container",))
     for own, name in pairs:
         for number in range(10):
-            until(lambda own=own, name=name, number=number: own.put(name, f"o{number}", body=b"x").expect(201), "it is accepted", 20)
+            until(lambda own=own, name=name, number=number: own.put(name, f"o{number}", body=b"x").expect(201), "it is accepted")
     if forever:
         with running(site, "object-updater", ANY, interval=1):
             until(lambda: _stats(site)["failures_account_container_count"] >= len(pairs) // 2, "a pass has ended")

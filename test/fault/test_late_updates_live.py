@@ -16,7 +16,7 @@ ROUNDS = 6
 
 
 def test_what_is_deleted_last_stays_deleted(tmp_path: Path) -> None:
-    with running(tmp_path / "data", nodes=4, workers=1) as store:
+    with running(tmp_path / "data", nodes=4, workers=1, is_patient=True) as store:
         account = store.login()
         container = unique("late")
         account.put(container).expect(201)
