@@ -123,7 +123,7 @@ def test_scenario_79_a_post_alone_mends_the_listing(fragment_stage: FragmentStag
     with fragment_stage.without(away(fragment_stage, listed), kinds=("container",)):
         listed.put(V1)
     listed.post(**{"X-Object-Meta-A": "caf\u00e9"})
-    until(lambda: check_rows(fragment_stage, listed), "the listing is right", 10)
+    until(lambda: check_rows(fragment_stage, listed), "the listing is right")
     update(fragment_stage)
     check_rows(fragment_stage, listed)
 

@@ -10,6 +10,7 @@ import pytest
 
 from test.support.client import Account, Endpoint, unique
 from test.support.smuggling import CHUNKED_HEAD, DOUBTFUL, REFUSED, aimed
+from test.support.waiting import slowness
 
 STATUS = {"coding gzip": 400, "coding gzip, chunked": 501, "coding in capitals": 411, "coding xchunked": 400}
 
@@ -18,7 +19,7 @@ class Raw:
     """A connection without manners."""
 
     def __init__(self, endpoint: Endpoint):
-        self.sock = socket.create_connection((endpoint.host, endpoint.port), timeout=20)
+        self.sock = socket.create_connection((endpoint.host, endpoint.port), timeout=60)
         self.held = b""
 
     def send(self, data: bytes) -> None:
@@ -210,7 +211,7 @@ def test_security_S04_hostile_accept_header_costs_nothing(account: Account) -> N
     for value in ('a;b="' + "\\" * 40, "," * 4000, "a/" * 4000, ";q=" * 2000):
         start = time.monotonic()
         account.get(headers={"Accept": value})
-        assert time.monotonic() - start < 2
+        assert time.monotonic() - start < 2 * slowness()
 
 
 @pytest.mark.parametrize("ranges", [",".join(f"{n * 2}-{n * 2}" for n in range(51)), "0-9,1-9,2-9", "9-9,8-8,7-7,6-6,5-5,4-4,3-3,2-2"])
