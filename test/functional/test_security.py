@@ -18,7 +18,7 @@ from test.support.store import Store, alive
 
 def raw(endpoint: Endpoint, data: bytes) -> bytes:
     """What a server answers to some octets, until it closes or nothing more comes."""
-    with socket.create_connection((endpoint.host, endpoint.port), timeout=10) as sock:
+    with socket.create_connection((endpoint.host, endpoint.port), timeout=60) as sock:
         try:
             sock.sendall(data)
             sock.shutdown(socket.SHUT_WR)

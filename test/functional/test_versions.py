@@ -87,7 +87,7 @@ def test_case_C06_no_upload_as_the_null_version(account: Account, versioned: str
 def test_case_C10_an_upload_without_length_leaves_the_connection_sane(account: Account, versioned: str) -> None:
     account.put(versioned, "canary", body=b"alive").expect(201)
     head = f"Host: x\r\nX-Auth-Token: {account.token}\r\n\r\n"
-    with socket.create_connection((account.endpoint.host, account.endpoint.port), timeout=20) as sock:
+    with socket.create_connection((account.endpoint.host, account.endpoint.port), timeout=60) as sock:
         sock.sendall(f"PUT {account.target(versioned, 'o')} HTTP/1.1\r\n{head}"
                      f"GET {account.target(versioned, 'canary')} HTTP/1.1\r\n{head}".encode())
         held = b""
