@@ -155,7 +155,7 @@ class _FragmentRead:
         if self._asked > self.policy.ndata:
             node = self._told()
         if node is None:
-            node = next(self.nodes, None) or self._told()
+            node = next(self.nodes, None) or self._told() or self._last_resort()
         if node is None:
             return False
         self._asked += 1
@@ -172,6 +172,12 @@ class _FragmentRead:
         else:
             spawn(self._ask, node, headers)
         return True
+
+    def _last_resort(self) -> Any:
+        """One of the devices that are left alone for a while, where without them the answer could only be 503."""
+        if self._running or (self.choice.best is None and self._missing >= quorum_size(self.nodes.primary_count)):
+            return None
+        return self.nodes.last_resort()
 
     def _told(self) -> Any:
         """A node that was asked already, but holds another fragment of what is wanted."""

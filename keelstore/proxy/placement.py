@@ -116,10 +116,11 @@ class Nodes:
     """The nodes one request may be tried on, in order; shared by the green threads that work for it.
 
     ``limit`` nodes are given at most; error-limited ones are skipped and not counted, nor is one counted that became so
-    while it was asked. ``on_handoff`` is told of each node after the primaries.
+    while it was asked. ``on_handoff`` is told of each node after the primaries. Primaries that were skipped are kept for
+    :meth:`last_resort`.
     """
 
-    __slots__ = ("_handoffs", "_is_limited", "_last", "_left", "_on_handoff", "_position", "_primaries", "_rest",
+    __slots__ = ("_handoffs", "_is_limited", "_last", "_left", "_on_handoff", "_position", "_primaries", "_rest", "_skipped",
                  "primary_count")
 
     def __init__(
@@ -135,6 +136,11 @@ class Nodes:
         self._position, self._left = 0, limit
         self._rest: Iterator[Any] | None = None
         self._last: Any = None
+        self._skipped: list[Any] = []
+
+    def last_resort(self) -> Any:
+        """A primary that was skipped and not given here before, or None: for a reader that can otherwise only say 503."""
+        return self._skipped.pop(0) if self._skipped else None
 
     def __iter__(self) -> Nodes:
         return self
@@ -152,6 +158,7 @@ class Nodes:
             if not self._is_limited(node):
                 self._last = node
                 return node
+            self._skipped.append(node)
         if self._rest is None:
             self._rest = iter(self._handoffs())
         for node in self._rest:

@@ -161,7 +161,14 @@ class Reading:
         if self.source is not None and self._floor is not None and self.is_newest and self._source_time < self._floor:
             self.source[1].close()
             self.source = None
-        return self._answer()
+        answer = self._answer()
+        if answer.status == 503 and self.source is None:
+            while self.source is None and (node := self.nodes.last_resort()) is not None:
+                response = self.ask(node)
+                if response is not None:
+                    self.consider(node, response)
+            answer = self._answer()
+        return answer
 
     def _answer(self) -> Response:
         if self.source is not None:

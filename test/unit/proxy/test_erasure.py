@@ -103,6 +103,21 @@ def test_three_losses_are_an_error_and_nothing_is_said_to_be_gone(cluster):
     assert cluster.ask("GET", PATH).status == 503
 
 
+def test_devices_that_are_left_alone_are_asked_before_it_is_an_error(cluster):
+    """Two were away a while ago; now two others are."""
+    body = octets(2 * SEGMENT + 5)
+    cluster.ask("PUT", PATH, body=body)
+    paths = fragments(cluster)
+    for path in paths[:2]:
+        path.unlink()
+    health = cluster.proxy.health
+    for node in cluster.primaries("object", "/AUTH_test/c/o", 2)[2:4]:
+        health.limit_now(node, "507")
+    assert len(health.limited()) == 2
+    assert cluster.ask("GET", PATH).body == body
+    assert cluster.ask("GET", PATH, {"Range": "bytes=65530-65540"}).body == body[65530:65541]
+
+
 @pytest.mark.parametrize("size", SIZES[1:])
 def test_ranges(cluster, size):
     body = octets(size)

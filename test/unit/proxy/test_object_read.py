@@ -96,8 +96,8 @@ def test_open_expired_only_when_allowed(make_proxy):
 
 
 def test_a_device_that_fails_is_left_alone(make_proxy):
-    proxy = make_proxy(error_suppression_limit=2, replicas=1, handoffs=1)
-    proxy.backend.rules.append(lambda call: DOWN if call.device == "ob0" else None)
+    proxy = make_proxy(error_suppression_limit=2, replicas=2, handoffs=1)
+    proxy.backend.rules.append(lambda call: DOWN if call.device == "ob0" else found())
     for _ in range(5):
         proxy.ask("GET", OBJ)
     assert sum(call.device == "ob0" for call in proxy.sent("object", "GET")) == 3
@@ -109,6 +109,16 @@ def test_a_device_without_disk_is_left_alone_at_once(proxy):
     proxy.ask("GET", OBJ)
     proxy.ask("GET", OBJ)
     assert [call.device for call in proxy.sent("object", "GET")] == ["ob0", "ob1", "ob1"]
+
+
+@pytest.mark.parametrize("options", [{}, {"concurrent_gets": True}])
+def test_devices_that_are_left_alone_are_better_than_none(make_proxy, options):
+    proxy = make_proxy(**options)
+    proxy.backend.rules.append(lambda call: 507 if call.kind == "object" and call.device.startswith("ob") else None)
+    assert proxy.ask("GET", OBJ).status == 503
+    assert len(proxy.app.health.limited()) > 3
+    proxy.backend.rules[:] = [lambda call: found() if call.device == "ob2" else None]
+    assert proxy.ask("GET", OBJ).status == 200
 
 
 def test_concurrent_gets_go_on_while_one_is_slow(make_proxy):

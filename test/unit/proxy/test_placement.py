@@ -82,6 +82,12 @@ def test_nodes_stop_at_their_limit_and_skip_what_is_limited():
     assert [n.id for n in nodes] == [0, 2, 3]
 
 
+def test_what_was_skipped_is_a_last_resort_once():
+    nodes = Nodes([node(0), node(1), node(2)], lambda: [node(3, handoff=0), node(4, handoff=1)], 3, lambda n: n.id in {1, 2, 3})
+    assert [n.id for n in nodes] == [0, 4]
+    assert [n.id for n in iter(nodes.last_resort, None)] == [1, 2]
+
+
 def test_a_node_that_became_limited_does_not_count():
     bad = set()
     found = []
