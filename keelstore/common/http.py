@@ -355,8 +355,14 @@ class Response:
             close()
 
     def drain(self, limit: int = 65536) -> None:
-        """Read and drop what is left of a short body, so that what gave it can be used again; then close."""
-        if self.app_iter is not None:
+        """Read and drop what is left of a short body, so that what gave it can be used again; then close.
+
+        A body off the wire has a ``drain`` of its own, which is bounded in time; one made here is work that is to be done.
+        """
+        drain = getattr(self.app_iter, "drain", None)
+        if drain is not None:
+            drain()
+        elif self.app_iter is not None:
             try:
                 size = 0
                 for part in self.app_iter:

@@ -315,6 +315,8 @@ class HttpBody:
         self._wire = None
         self._client.release(wire, self._address, True)
 
+    drain = close  # of ``Response.drain``
+
 
 class HttpUpload:
     """See ``Backend.upload``."""
