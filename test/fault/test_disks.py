@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,13 +28,21 @@ SERVERS = ("object", "container", "account")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """One node whose proxy takes a device again at once after it has failed."""
     store = Store.new(tmp_path_factory.mktemp("disks") / "data", workers=1)
+    store.prepare()
+    store.be_patient()
+    store.edit("proxy-server.conf", ("account_autocreate = true", "account_autocreate = true\nerror_suppression_interval = 0.01"))
     store.up()
     try:
-        store.edit("proxy-server.conf", ("account_autocreate = true", "account_autocreate = true\nerror_suppression_interval = 0.01"))
-        store.reload()
         yield store
     finally:
         store.down()
+
+
+@pytest.fixture(autouse=True)
+def nothing_unforeseen(store: Store) -> Iterator[None]:
+    said = len(store.log())
+    yield
+    assert "Traceback" not in store.log()[said:]
 
 
 @pytest.fixture
@@ -110,29 +120,33 @@ def test_case_C14_security_S46_full_devices_take_nothing_but_deletes(store: Stor
         until(lambda: account.get(container, "o").expect(200).body == b"data", "what is there is served")
         until(lambda: account.delete(container, "o").expect(204), "deletes are taken")
         account.get(container, "o").expect(404)
-        assert "Traceback" not in store.log()
     until(lambda: account.put(container, "new", body=b"x").expect(201), "with room again writes are taken")
     assert account.get(container, "p").expect(200).body == b"data"
     until(lambda: [entry["name"] for entry in account.listing(container)] == ["new", "p"], "the listing agrees")
 
 
 @contextmanager
-def gone(*paths: Path) -> Iterator[None]:
-    """Device directories that are away for a while."""
+def gone(store: Store, *paths: Path) -> Iterator[None]:
+    """Device directories that are away for a while, in which no daemon is in the middle of a copy to one of them."""
+    daemons = store.background_pids()
+    store.signal(daemons, signal.SIGSTOP)
     for path in paths:
         path.rename(path.with_name(path.name + ".away"))
     try:
         yield
     finally:
         for path in paths:
+            if path.exists():  # a test has failed, the next need not
+                shutil.rmtree(path)
             path.with_name(path.name + ".away").rename(path)
+        store.signal(daemons, signal.SIGCONT)
 
 
 def test_one_device_missing(store: Store, account: Account, container: str) -> None:
     for number in range(10):
         account.put(container, f"o{number}", body=b"data").expect(201)
     for node in Thing(store, "object", "x").nodes:
-        with gone(store.devices() / node.device):
+        with gone(store, store.devices() / node.device):
             for number in range(10):
                 assert account.get(container, f"o{number}").expect(200).body == b"data"
             account.put(container, "new", body=b"new").expect(201)
@@ -143,14 +157,13 @@ def test_one_device_missing(store: Store, account: Account, container: str) -> N
             account.put(name).expect(201)
             account.delete(name).expect(204)
             assert not (store.devices() / node.device).exists(), "a missing device is not made again"
-    assert "Traceback" not in store.log()
     line = next(line for line in store.log().splitlines() if "507" in line or "not mounted" in line or "unavailable" in line.lower())
     assert line
 
 
 def test_all_devices_missing(store: Store, account: Account, container: str) -> None:
     account.put(container, "o", body=b"data").expect(201)
-    with gone(*(store.devices() / f"d{number}" for number in range(1, 9))):
+    with gone(store, *(store.devices() / f"d{number}" for number in range(1, 9))):
         for answer in (account.get(container, "o"), account.put(container, "o", body=b"x"), account.delete(container, "o"), account.post(container, "o"),
                        account.put(unique("none")), account.get(container)):
             answer.expect(503)
@@ -158,7 +171,6 @@ def test_all_devices_missing(store: Store, account: Account, container: str) -> 
         assert list(store.devices().glob("d?")) == []
     until(lambda: account.get(container, "o").expect(200).body == b"data", "all is there again")
     until(lambda: account.put(container, "o", body=b"new").expect(201), "all is there again")
-    assert "Traceback" not in store.log()
 
 
 def test_devices_that_are_not_mounted(store: Store, account: Account, container: str) -> None:
@@ -220,7 +232,6 @@ def test_damaged_container_databases(store: Store, account: Account, damage: str
     else:
         assert statuses <= {200, 201, 204, 404, 503}, statuses
     assert account.get(container, "o007").status in ((200,) if how_many == 1 else (200, 404, 503))
-    assert "Traceback" not in store.log()
     for node in thing.primaries[:how_many]:
         kept = list((thing.device(node) / "quarantined" / "containers").glob(f"{thing.digest}*"))
         assert kept or thing.database(node).exists(), "nothing is thrown away"
@@ -238,7 +249,6 @@ def test_a_damaged_account_database(store: Store, account: Account, damage: str)
         assert len(own.listing()) == 5
         own.put("c5").expect(201, 202)
         own.delete("c5").expect(204)
-    assert "Traceback" not in store.log()
 
 
 def test_a_garbled_pending_file_loses_only_what_is_garbled(store: Store, account: Account, container: str) -> None:
@@ -249,7 +259,6 @@ def test_a_garbled_pending_file_loses_only_what_is_garbled(store: Store, account
             file.write(b":not base64!:AAAA:gAJLAS4=")
     account.put(container, "later", body=b"x").expect(201)
     assert account.get(container).lines == ["before", "later"]
-    assert "Traceback" not in store.log()
 
 
 def test_a_new_ring_is_taken_while_serving(store: Store, account: Account, container: str) -> None:
@@ -270,9 +279,8 @@ def test_a_new_ring_is_taken_while_serving(store: Store, account: Account, conta
                 assert account.get(container, f"o{number}").expect(200).body == b"data"
             return set((store.devices() / "d1").glob("objects/*/*/*/*.data")) <= files
 
-        until(leaves_it_alone, "the new ring is used", 40, every_s=0.5)
+        until(leaves_it_alone, "the new ring is used", 120, every_s=0.5)
         assert account.get(container, "before").expect(200).body == b"data"
     finally:
         path.write_bytes(before)
         store.reload()
-    assert "Traceback" not in store.log()
