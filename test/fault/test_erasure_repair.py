@@ -72,7 +72,7 @@ def test_scenario_116_the_fragment_of_a_dead_device_goes_to_a_handoff(fragment_s
 
 
 def test_scenario_117_an_expired_object_is_rebuilt(fragment_stage: FragmentStage, spot: Fragments) -> None:
-    spot.put(V1, **{"X-Delete-After": "1"})
+    spot.put(V1, **{"X-Delete-After": "3"})
     before = spot.stored()
     node = spot.primaries[3]
     until(lambda: spot.get().expect(404), "it has expired")
@@ -85,7 +85,7 @@ def test_scenario_117_an_expired_object_is_rebuilt(fragment_stage: FragmentStage
 
 
 def test_scenario_118_a_device_missed_that_an_object_no_longer_expires(fragment_stage: FragmentStage, spot: Fragments) -> None:
-    spot.put(V1, **{"X-Delete-After": "2"})
+    spot.put(V1, **{"X-Delete-After": "8"})
     with fragment_stage.lost(spot.primaries[2]):
         spot.post(**POSTED)
     until(lambda: spot.ask(spot.primaries[2], "HEAD").expect(404), "the device takes it for expired")
