@@ -72,13 +72,15 @@ class Signed:
             self._known = {secret: known}
         return known
 
-    def mismatch(self) -> S3Error:
-        """What is told to whose signature is wrong: all that is needed to find out why."""
+    def mismatch(self, text: str | None = None, provided: str | None = None) -> S3Error:
+        """What is told to whose signature is wrong: all that is needed to find out why. ``text``: what is signed, where that
+        is a chunk of the body and not the request; ``provided``: the chunk's signature."""
+        signed = self.string_to_sign if text is None else text.encode("latin-1")
         fields: dict[str, Any] = {
             "AWSAccessKeyId": self.access_key,
-            "StringToSign": self.string_to_sign.decode("latin-1"),
-            "SignatureProvided": self.signature,
-            "StringToSignBytes": self.string_to_sign.hex(" "),
+            "StringToSign": signed.decode("latin-1"),
+            "SignatureProvided": self.signature if provided is None else provided,
+            "StringToSignBytes": signed.hex(" "),
         }
         if self.is_v4:
             fields["CanonicalRequest"] = self.canonical_request

@@ -79,14 +79,7 @@ class ProvenBody(FileLike):
         if self._left is not None:
             self._left -= len(data)
             if not data and self._left:
-                self.refuse(
-                    S3Error(
-                        "IncompleteBody",
-                        "You did not provide the number of bytes specified by the Content-Length HTTP header",
-                        NumberBytesExpected=self.length,
-                        NumberBytesProvided=self.received,
-                    )
-                )
+                self.refuse(wrong_length(self.length, self.received))
         if not data or self._left == 0:
             self._prove()
         return data
@@ -129,3 +122,12 @@ class ProvenBody(FileLike):
     def refuse(self, error: S3Error) -> Any:
         self.failure = error
         raise BodyRefused(error.message)
+
+
+def wrong_length(expected: int | None, provided: int | None) -> S3Error:
+    return S3Error(
+        "IncompleteBody",
+        "You did not provide the number of bytes specified by the Content-Length HTTP header",
+        NumberBytesExpected=expected,
+        NumberBytesProvided=provided,
+    )

@@ -19,8 +19,8 @@ from keelstore.common.info import ContainerInfo, container_info
 from keelstore.common.internal import subrequest
 from keelstore.common.middleware.s3api import acl, checksums, xml
 from keelstore.common.middleware.s3api.authentication import STREAMS, Signed
-from keelstore.common.middleware.s3api.body import BodyRefused, ProvenBody
-from keelstore.common.middleware.s3api.chunks import open_stream
+from keelstore.common.middleware.s3api.body import BodyRefused, ProvenBody, wrong_length
+from keelstore.common.middleware.s3api.chunks import length_of, names_of, open_stream
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.identity import ANONYMOUS, KEYSTONE_IDENTITY, Identity
 from keelstore.common.middleware.s3api.index import BucketIndex
@@ -253,26 +253,31 @@ class S3Request:
         found: dict[checksums.Algorithm, str | None] = {}
         for key, value in self.environ.items():
             if key.startswith("HTTP_X_AMZ_CHECKSUM_") and key not in _NO_CHECKSUMS:
-                name = key[5:].replace("_", "-").lower()
-                algorithm = checksums.BY_HEADER.get(name)
+                algorithm = checksums.BY_HEADER.get(key[5:].replace("_", "-").lower())
                 if algorithm is None:
                     raise S3Error(
                         "InvalidRequest", "The algorithm type you specified in x-amz-checksum- header is invalid."
                     )
-                try:
-                    algorithm.decode(value)
-                except (ValueError, binascii.Error):
-                    if _UNPADDED.fullmatch(value):  # of other octets than any body has: ceph/s3-tests sends 'bad'
-                        raise S3Error(
-                            "BadDigest", f"The {algorithm.name} you specified did not match the calculated checksum."
-                        ) from None
-                    raise S3Error("InvalidRequest", f"Value for {name} header is invalid.") from None
                 found[algorithm] = value
-        if len(found) > 1:
+        announced = self.header("X-Amz-Sdk-Checksum-Algorithm")
+        trailing = names_of(self.header("X-Amz-Trailer")) if "HTTP_X_AMZ_TRAILER" in self.environ else []
+        if len(found) > 1 or sum(name in checksums.BY_HEADER for name in trailing) > 1:
             raise S3Error(
                 "InvalidRequest", "Expecting a single x-amz-checksum- header. Multiple checksum Types are not allowed."
             )
-        announced = self.header("X-Amz-Sdk-Checksum-Algorithm")
+        if found and trailing:
+            raise S3Error("InvalidRequest", "Expecting a single x-amz-checksum- header")
+        for algorithm, sent in found.items():
+            try:
+                algorithm.decode(sent or "")
+            except (ValueError, binascii.Error):
+                # Of other octets than any body has. With what an SDK sends ceph/s3-tests expects this answer to 'bad', and
+                # Swift's suite the other one without.
+                if announced and _UNPADDED.fullmatch(sent or ""):
+                    raise S3Error(
+                        "BadDigest", f"The {algorithm.name} you specified did not match the calculated checksum."
+                    ) from None
+                raise S3Error("InvalidRequest", f"Value for {algorithm.header} header is invalid.") from None
         if announced and self.method in ("PUT", "POST"):
             if found and checksums.named(announced) not in found:
                 raise S3Error("InvalidRequest", "Value for x-amz-sdk-checksum-algorithm header is invalid.")
@@ -292,26 +297,36 @@ class S3Request:
         assert self.body is None
         sent = self.sent_checksums() if are_its_own else {}
         expected: dict[checksums.Algorithm, str | None] = {**dict.fromkeys(compute), **sent}
-        payload = (
-            self.signed.payload_hash
-            if self.signed is not None
-            else self.header("X-Amz-Content-Sha256", UNSIGNED_PAYLOAD)
-        )
+        payload, is_framed = self._payload_hash()
         if payload not in STREAMS and self.header("X-Amz-Trailer"):
             raise S3Error("MalformedTrailerError")
-        if payload in STREAMS:
-            self.body = open_stream(
-                self.environ["wsgi.input"],
-                payload,
-                self.header("X-Amz-Decoded-Content-Length"),
-                self.header("X-Amz-Trailer"),
-                self.signed,
-                expected,
-            )
-            return self.body
         sha256 = payload if len(payload) == 64 and self.method in ("PUT", "POST") else None
+        if payload in STREAMS:
+            decoded = self.header("X-Amz-Decoded-Content-Length")
+            is_as_long = self.content_length() == length_of(decoded) > 0
+            if is_framed and is_as_long:
+                raise S3Error("IncompleteBody")  # there is no frame
+            if is_framed:
+                self.body = open_stream(
+                    self.environ["wsgi.input"], payload, decoded, self.header("X-Amz-Trailer"), self.signed, expected
+                )
+                return self.body
+            if not is_as_long:
+                raise wrong_length(length_of(decoded), self.content_length())
+            sha256 = payload
+        elif not is_framed and payload != UNSIGNED_PAYLOAD:
+            sha256 = payload
         self.body = ProvenBody(self.environ["wsgi.input"], self.content_length(), sha256, expected)
         return self.body
+
+    def _payload_hash(self) -> tuple[str, bool]:
+        """What is said of the hash of the body, and whether it may be in frames: only version 4 in headers signs those.
+        Elsewhere nobody has looked at what is said, and what is no hash is a wrong one."""
+        if self.signed is None:
+            return self.header("X-Amz-Content-Sha256", UNSIGNED_PAYLOAD), True
+        if self.signed.kind in ("v2", "v2-query"):
+            return self.header("X-Amz-Content-Sha256", UNSIGNED_PAYLOAD), False
+        return self.signed.payload_hash, self.signed.kind == "v4"
 
     def read_body(self, limit: int, too_large: str = "MalformedXML", are_its_own: bool = True) -> bytes:
         """The whole body, proven; an MD5 too. Raises S3Error, also for a chunked body beyond ``limit`` (S45)."""
