@@ -127,7 +127,8 @@ class _Streaming:
         self.count = len(headers)
         self.quorum = policy.write_quorum(self.count)
         self.use_replication = request.uses_replication_network
-        self.hasher = md5(usedforsecurity=False)  # for nodes of this process, and for footers; the others hash anyway
+        self.hasher = md5(usedforsecurity=False)
+        self.is_hashed = False  # for nodes of this process, and for footers; the others hash anyway
         self.live: list[tuple[Any, Upload]] = []
         self.answers: list[Answer] = []  # of nodes that need no body
         self.boundary = b""
@@ -167,7 +168,7 @@ class _Streaming:
 
     def _connect_one(self, headers: Headers, length: int | None) -> None:
         offers = ("X-Obj-Metadata-Footer",) if self.boundary else ()
-        found = upload_in_turn(self.app, self.nodes, self.part, self.path, headers, length, self.hasher.hexdigest, offers,
+        found = upload_in_turn(self.app, self.nodes, self.part, self.path, headers, length, self._digest, offers,
                                self.use_replication)
         if isinstance(found, Answer):
             self.answers.append(found)
@@ -180,10 +181,16 @@ class _Streaming:
 
     # -- the body ------------------------------------------------------------------------------------------------------
 
+    def _digest(self) -> str:
+        if not self.is_hashed:
+            raise ValueError("the body was not hashed, since no node of this process takes it")
+        return self.hasher.hexdigest()
+
     def _transfer(self, length: int | None) -> None:
         limit = self.app.cluster.limits.max_file_size
         size = self.app.options.client_chunk_size
-        is_hashed = bool(self.boundary) or any(self.app.backend.is_local(upload.address) for _node, upload in self.live)
+        is_local = self.app.backend.is_local
+        is_hashed = self.is_hashed = bool(self.boundary) or any(is_local(upload.address) for _node, upload in self.live)
         received = 0
         while length is None or received < length:
             data = read_body(self.request, size if length is None else min(size, length - received))
@@ -215,7 +222,7 @@ class _Streaming:
     def _footer_document(self) -> bytes:
         footers = _footers(self.request) or Headers()
         if "Etag" not in self.headers[0]:  # the client's is to be checked by the servers
-            footers.setdefault("Etag", self.hasher.hexdigest())
+            footers.setdefault("Etag", self._digest())
         document = json.dumps(footers).encode("ascii")
         check = md5(document, usedforsecurity=False).hexdigest().encode()
         return (

@@ -121,7 +121,7 @@ class SimBackend:
         if is_far and weather.says(weather.doubled):
             concurrency.spawn(self._again, served, address, method, path, headers, query, body)
         try:
-            response = localcall.call(served, address, method, path, headers, query, body, timeout_s, digest)
+            response = localcall.call(served, address, method, path, headers, query, body, timeout_s, None if is_far else digest)
         except lives.Crash:
             lives.check()
             raise BackendError(f"{method} {path}: connection reset", node=address) from None
@@ -150,7 +150,8 @@ class SimBackend:
                length: int | None = None, timeout_s: float | None = 10.0,
                digest: Callable[[], str] | None = None) -> SimUpload:
         served = self._reach(address, f"{method} {path}", timeout_s or PATIENCE_S)
-        inner = LocalUpload(served, address, method, path, headers, query, length, timeout_s, digest)
+        inner = LocalUpload(served, address, method, path, headers, query, length, timeout_s,
+                            digest if self.is_local(address) else None)
         return SimUpload(self, served, inner, f"{method} {path}")
 
     def duplex(self, address: Address, method: str, path: str, headers: Headers, timeout_s: float = 10.0) -> Duplex:
