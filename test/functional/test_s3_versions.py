@@ -196,6 +196,14 @@ def test_versions_are_listed_page_by_page(s3: Any, bucket: str) -> None:
     assert found[-1] == "null"
 
 
+def test_markers_of_versions_that_are_none(s3: Any, bucket: str) -> None:
+    with refused("InvalidArgument"):
+        s3.list_object_versions(Bucket=bucket, VersionIdMarker="bogus")
+    with refused("InvalidArgument"):
+        s3.list_object_versions(Bucket=bucket, KeyMarker="", VersionIdMarker="bogus")
+    assert s3.list_object_versions(Bucket=bucket, KeyMarker="", VersionIdMarker="null")["VersionIdMarker"] == ""
+
+
 def test_copy_of_a_version_brings_it_back(s3: Any, bucket: str) -> None:
     set_versioning(s3, bucket, "Enabled")
     old = s3.put_object(Bucket=bucket, Key="k", Body=b"old")["VersionId"]

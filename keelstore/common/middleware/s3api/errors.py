@@ -79,7 +79,7 @@ CODES: Final[dict[str, tuple[int, str]]] = {
     "NoSuchBucket": (404, "The bucket does not exist."),
     "NoSuchBucketPolicy": (404, "The bucket has no policy."),
     "NoSuchCORSConfiguration": (404, "The bucket has no CORS configuration."),
-    "NoSuchKey": (404, "The key does not exist."),
+    "NoSuchKey": (404, "The specified key does not exist."),
     "NoSuchLifecycleConfiguration": (404, "The bucket has no lifecycle configuration."),
     "NoSuchObjectLockConfiguration": (404, "The object has no object lock configuration."),
     "NoSuchPublicAccessBlockConfiguration": (404, "The bucket has no public access block configuration."),

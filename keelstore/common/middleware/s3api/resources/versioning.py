@@ -72,7 +72,7 @@ def list_versions(request: S3Request) -> Response:
     limit = min(request.number("max-keys", cap), cap)
     prefix, delimiter, key_marker = query.get("prefix", ""), query.get("delimiter", ""), query.get("key-marker", "")
     id_marker = query.get("version-id-marker", "")
-    if id_marker and not key_marker:
+    if id_marker and "key-marker" not in query:
         raise S3Error(
             "InvalidArgument",
             "A version-id marker cannot be specified without a key marker.",
@@ -80,6 +80,8 @@ def list_versions(request: S3Request) -> Response:
             ArgumentValue=id_marker,
         )
     version_id_of(request, id_marker or None)
+    if not key_marker:
+        id_marker = ""
     info = request.bucket_info()
     entries, truncated = _page(
         request, prefix, delimiter, key_marker, real_version(request, key_marker, id_marker) or "", limit
