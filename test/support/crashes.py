@@ -35,7 +35,7 @@ POINTS = {
     "a part of it is on disk": ("keelstore.obj.writer", "Upload._write", AFTER),
     "its footer has come": ("keelstore.obj.mime_put", "MimeDocuments.footer", AFTER),
     "it has no name yet": ("keelstore.obj.writer", "Publication.publish", BEFORE),
-    "a change is noted": ("keelstore.obj.hashes", "invalidate", AFTER),
+    "a change is noted": ("keelstore.obj.hashes", "fs.append", AFTER),
     "it is written": ("keelstore.obj.writer", "Publication.publish", AFTER),
     "the commit has come": ("keelstore.obj.mime_put", "MimeDocuments.commit", AFTER),
     "it is durable": ("keelstore.obj.store", "ObjectStore.make_durable", AFTER),
