@@ -19,7 +19,7 @@ import pytest
 from keelstore.common.ring.ring import Node
 from test.interop.test_daemons_swift import RUNNER
 from test.support.client import unique
-from test.support.daemon_runs import configuration, log_of
+from test.support.daemon_runs import check_log, configuration, log_of
 from test.support.peers import OURS, SWIFT, Peers
 from test.support.processes import ROOT
 from test.support.rsyncd import rsync_daemon
@@ -69,6 +69,7 @@ def run(peers: Peers, rsync: str, makes: Makes, kind: str, times: int = 1, **opt
     name = f"{kind}-replicator"
     for _ in range(times):
         running = []
+        said = [len(log_of(peers, name, site)) for site in range(peers.sites)]
         for site, make in enumerate(makes.replicators):
             conf = str(configuration(peers, name, site, rsync_module=f"{rsync}/{kind}", per_diff=7, **options))
             if make == OURS:
@@ -78,10 +79,11 @@ def run(peers: Peers, rsync: str, makes: Makes, kind: str, times: int = 1, **opt
             running.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                                             env={**os.environ, "PYTHONPATH": str(ROOT) if make == OURS else ""}))
         for process in running:
-            _, errors = process.communicate(timeout=120)
+            _, errors = process.communicate(timeout=240)
             assert process.returncode == 0, errors[-2000:]
         for site, make in enumerate(makes.replicators):
-            assert make == SWIFT or "Traceback" not in log_of(peers, name, site)
+            if make == OURS:
+                check_log(peers, name, site, said[site])
 
 
 @dataclass
@@ -153,6 +155,12 @@ class Thing:
         assert states[0] == states[1] == states[2]
         return states[0]
 
+    def is_settled(self) -> bool:
+        if any(self.file(node).exists() for node in self.handoffs) or not all(self.file(node).exists() for node in self.primaries):
+            return False
+        states = [self.state(node) for node in self.primaries]
+        return states[0] == states[1] == states[2]
+
     def live(self) -> list[str]:
         return [row[0] for row in self.check_equal()["rows"] if not row[5]]
 
@@ -212,13 +220,17 @@ def put_in(peers: Peers, kind: str) -> dict[str, Thing]:
 
 @pytest.fixture(scope="module")
 def things(cluster: tuple[Peers, str], makes: Makes) -> Things:
-    """What was put in, after two passes everywhere."""
+    """What was put in, after two passes everywhere, and some more where a busy machine made one fail."""
     peers, rsync = cluster
     found = {}
     for kind in KINDS:
         found.update({(kind, name): thing for name, thing in put_in(peers, kind).items()})
     for kind in KINDS:
         run(peers, rsync, makes, kind, 2)
+        for _ in range(4):
+            if all(thing.is_settled() for (of, _), thing in found.items() if of == kind):
+                break
+            run(peers, rsync, makes, kind)
     return found
 
 
