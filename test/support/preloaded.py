@@ -62,7 +62,7 @@ class Forked(Process):
                 raise RuntimeError(f"it has ended: {self.output[-2000:]}")
             return accepts(host, port)
 
-        until(ready, f"it listens on {host}:{port}", every_s=0.01)
+        until(ready, f"it listens on {host}:{port}", 120, every_s=0.01)
         return self
 
     def stop(self, number: int = signal.SIGTERM) -> None:

@@ -81,7 +81,7 @@ class Process:
                 raise RuntimeError(f"{self.command} ended with {self.running.returncode}: {self.output[-2000:]}")
             return accepts(host, port)
 
-        until(ready, f"{self.command} listens on {host}:{port}")
+        until(ready, f"{self.command} listens on {host}:{port}", 180)
         return self
 
     def stop(self, number: int = signal.SIGTERM) -> None:
