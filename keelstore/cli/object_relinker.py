@@ -153,8 +153,6 @@ class Run:
         """Do it; gives the exit status."""
         log = PrefixedLog(self.log, self.step, devices)
         self.tell(os.getpid(), devices, None)
-        for change in self.changes:
-            log.info("Processing files for policy %s under %s", change.policy.name, self.options.devices)
         status = FAILED if self.relinker(log).run(devices) else DONE
         self.tell(os.getpid(), devices, status)
         return status
@@ -270,7 +268,7 @@ def _run(run: Run, given: argparse.Namespace) -> int:
         run.recon.update(RECON_FILE, {"devices": {}, "workers": {}})
     shares = shared_out(devices, len(devices) if run.options.workers is None else max(1, run.options.workers))
     began = time.monotonic()
-    run.log.info("Starting relinker using %d workers: %s", len(shares) if len(shares) > 1 else 0, _now())
+    run.log.info("Starting relinker using %d workers: %s", len(shares), _now())
     status = run_workers(run, shares) if len(shares) > 1 else run.share(shares[0])
     run.log.info("Finished relinker: %s (%.1fs elapsed)", _now(), time.monotonic() - began)
     logging.shutdown()

@@ -88,6 +88,10 @@ class Places:
             self._error("%s cannot be listed: %s", new, error)
             return None, []
         plan = plan_hash_dir(names, there, self._rules.fragments, self._step)
+        if plan.is_untidy and not there:  # else what is here may be what makes things there obsolete, and is linked first
+            self._clean(old)
+            names = [name for name in names if os.path.lexists(f"{old}/{name}")]
+            plan = plan_hash_dir(names, there, self._rules.fragments, self._step)
         results = {name: self._link(f"{old}/{name}", f"{new}/{name}") for name in plan.links}
         in_the_way = [name for name, result in results.items() if result == _IN_THE_WAY]
         return None if _FAILED in results.values() else plan, in_the_way

@@ -39,6 +39,7 @@ class Stats:
 
 @dataclass
 class PolicyProgress:
+    policy: str  # its name
     step: str
     powers: Powers
     stats: Stats
@@ -61,8 +62,8 @@ class Report:
         self._devices: dict[str, dict[int, PolicyProgress]] = {}
         self._written_at = self._logged_at = clock()
 
-    def begin(self, device: str, policy: int, step: str, powers: Powers) -> PolicyProgress:
-        found = PolicyProgress(step, powers, Stats(), self.clock())
+    def begin(self, device: str, policy: int, name: str, step: str, powers: Powers) -> PolicyProgress:
+        found = PolicyProgress(name, step, powers, Stats(), self.clock())
         self._devices.setdefault(device, {})[policy] = found
         return found
 
@@ -71,7 +72,7 @@ class Report:
         now, progress = self.clock(), self._devices[device][policy]
         if is_last or now - self._logged_at >= self._interval_s:
             self._logged_at = now
-            self._log.info("Device: %s Policy: %s Partitions: %d/%d", device, policy, progress.parts_done,
+            self._log.info("Device: %s Policy: %s Partitions: %d/%d", device, progress.policy, progress.parts_done,
                            progress.total_parts)
         if is_last or now - self._written_at >= WRITE_S:
             self._written_at = now

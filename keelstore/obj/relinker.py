@@ -67,7 +67,8 @@ class Relinker:
                 continue
             for change in self._changes:
                 index = change.policy.index
-                progress = self.report.begin(name, index, self.step, change.powers)
+                progress = self.report.begin(name, index, change.policy.name, self.step, change.powers)
+                self.log.info("Processing files for policy %s under %s", change.policy.name, path)
                 try:
                     PolicyOnDevice(self, name, path, change, progress).run()
                 except (OSError, StorageError) as error:
