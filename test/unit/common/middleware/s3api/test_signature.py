@@ -69,6 +69,7 @@ def test_a_published_signed_url_of_version_4() -> None:
 @pytest.mark.parametrize(("expires", "text", "status"), [
     ("604801", "less than a week", 400), (str((1 << 63) - 1), "less than a week", 400), ("-1", "non-negative", 400),
     ("1e3", "a number", 400), (str(1 << 63), "a number", 400), ("0", "has expired", 403),
+    ("-7", "has expired", 403), ("-1000", "has expired", 403), (str(-1 << 62), "has expired", 403),
 ])
 def test_a_signed_url_must_end_within_a_week(expires: str, text: str, status: int) -> None:
     environ = environ_of("GET", "/b/k?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=k%2F20130524%2Fus-east-1%2Fs3%2Faws4_request"
