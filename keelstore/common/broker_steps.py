@@ -62,7 +62,8 @@ class Steps:
         return merged
 
     def _since_deletion(self, items: Mapping[str, tuple[str, str]], deleted: str) -> dict[str, tuple[str, str]]:
-        return {key: item if item[1] > deleted or key.lower() in self.kept_metadata else ("", item[1])
+        # With the deletion's time, as who deletes gives it: so it wins everywhere, also where Swift's replicators merge.
+        return {key: item if item[1] > deleted or key.lower() in self.kept_metadata else ("", deleted)
                 for key, item in items.items()}  # fmt: skip
 
     # -- timestamps and deletion ---------------------------------------------------------------------------------------

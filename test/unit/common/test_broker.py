@@ -382,7 +382,7 @@ def test_metadata_from_before_a_deletion_stays_gone_in_any_order(broker):
     old, new = {"X-Container-Meta-A": ("old", "1700000030.00000")}, {"X-Container-Meta-B": ("new", "1700000045.00000")}
     broker.write(lambda c: broker.update_metadata(c, {**old, **new}))
     broker.write(lambda c: broker.merge_timestamps(c, *times))
-    assert broker.read(broker.metadata) == {"X-Container-Meta-A": ("", "1700000030.00000"), **new}
+    assert broker.read(broker.metadata) == {"X-Container-Meta-A": ("", times[2]), **new}
     broker.write(lambda c: (broker.update_metadata(c, {"X-Container-Meta-C": ("late", "1700000039.00000")}),
                             broker.merge_timestamps(c, *times)))  # as a replica's are
     assert broker.read(broker.metadata)["X-Container-Meta-C"] == ("", "1700000039.00000")
