@@ -213,7 +213,7 @@ def test_sigterm_lets_requests_end(store: Store, account: Account, container: st
     raw.send(b"x" * 100_000)
     assert connection.answer().status == 201
     connection.close()
-    until(lambda: not [pid for pid in pids if alive(pid)], "all processes have ended", 20)
+    until(lambda: not [pid for pid in pids if alive(pid)], "all processes have ended")
     store.up()
     assert account.get(container, "slow").body == b"x" * 200_000
 
@@ -229,7 +229,7 @@ def _accepts(store: Store) -> bool:
 def test_a_worker_alone_ends_when_its_supervisor_is_killed(store: Store, account: Account) -> None:
     pids = store.pids()
     os.kill(pids[0], signal.SIGKILL)
-    until(lambda: not [pid for pid in pids if alive(pid)], "the workers end too", 20)
+    until(lambda: not [pid for pid in pids if alive(pid)], "the workers end too")
     store.up()
     account.head().expect(200, 204)
 
