@@ -83,6 +83,8 @@ def put_part(request: S3Request) -> Response:
     for algorithm in body.expected:
         found[algorithm.header] = body.value(algorithm)
     encrypting.show(request, found)
+    if (modified := response.headers.get("Last-Modified")) is not None:
+        found["Last-Modified"] = modified
     return Response(200, found, body=b"", content_type="text/html; charset=UTF-8")  # as Swift says of no body
 
 
