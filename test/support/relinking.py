@@ -109,4 +109,4 @@ class RelinkBox(StoreBox):
         return found
 
     def partitions(self) -> set[int]:
-        return {int(name) for name in os.listdir(f"{self.device_path}/{self.at(0, POWER).datadir}")}
+        return {int(path.name) for path in Path(self.device_path, self.at(0, POWER).datadir).glob("*")}
