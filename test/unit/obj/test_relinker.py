@@ -18,6 +18,7 @@ from keelstore.obj import hashes, layout
 from keelstore.obj.relink_plan import CLEANUP, RELINK
 from keelstore.obj.relink_state import StateFile
 from test.support.faulty_os import FaultyOs
+from test.support.objects import metadata_of, stamp
 from test.support.relinking import CANCELLED, INCREASED, POWER, PREPARED, RelinkBox
 
 NEXT = POWER + 1
@@ -102,6 +103,7 @@ def test_what_servers_write_meanwhile_is_right_everywhere(box):
     box.write(6, 50, b"increased", power=NEXT, following=NEXT)
     box.delete(7, 50, power=NEXT, following=NEXT)
     assert box.run(CLEANUP, INCREASED) == 0
+    assert box.stats()["linked"] == 0, "what is obsolete is not"
     assert {number: box.read(number, NEXT) for number in (*OBJECTS, 10, 11)} == {**expected, 6: (b"increased", None), 7: None}
     assert all(int(path.partition("/")[0]) in (2 * POWER, *range(2 << POWER)) for path in box.tree())
 
@@ -143,6 +145,19 @@ def test_attributes_files_come_along(tmp_path):
     box.run(RELINK, PREPARED)
     assert box.read(number, NEXT) == box.read(number, POWER)
     box.run(CLEANUP, INCREASED)
+    assert box.read(number, NEXT) == (b"x", None)
+
+
+@pytest.mark.parametrize("step,powers", [(RELINK, PREPARED), (CLEANUP, INCREASED)])
+def test_a_commit_that_came_to_one_place_only(tmp_path, step, powers):
+    box = RelinkBox(f"{tmp_path}/srv", 2)
+    number = moving(box)[0]
+    old, new = box.at(number, POWER), box.at(number, NEXT)
+    box.store.write(old, stamp(0), b"x", metadata_of(old, stamp(0), b"x"), fragment=1, is_durable=False, next_part_power=NEXT)
+    box.store.make_durable(old, stamp(0), 1)
+    assert box.read(number, NEXT) is None
+    assert box.run(step, powers) == 0
+    assert os.listdir(new.directory) == [layout.data_name(stamp(0), 1, True)]
     assert box.read(number, NEXT) == (b"x", None)
 
 
