@@ -445,7 +445,7 @@ class Broker(Steps):
 
     def _create_now(self, path: str, fill: Callable[[Connection], None]) -> None:
         """Built under another name, synced, then renamed under the directory's lock: there is never half a database."""
-        made = fs.make_directories(self.directory)
+        made = fs.make_directories(self.directory, self.device_path)
         temporary = f"{self.directory}/{uuid.uuid4().hex}.tmp"
         try:
             connection = sqlite3.connect(temporary, isolation_level=None)
@@ -542,7 +542,7 @@ class Broker(Steps):
                     self._check_in_place()
                     if not may_go(connection):
                         return ""
-                    fs.make_directories(f"{self.device_path}/tmp")
+                    fs.make_directories(f"{self.device_path}/tmp", self.device_path)
                     target = f"{self.device_path}/tmp/{REMOVED}{uuid.uuid4().hex}"
                     os.rename(self.directory, target)
                     return target

@@ -160,7 +160,7 @@ class Receiver:
             connection.execute("BEGIN IMMEDIATE")
             broker.replace_id(connection, local_id)
             connection.execute("COMMIT")
-        made = fs.make_directories(broker.directory)
+        made = fs.make_directories(broker.directory, broker.device_path)
         fd = os.open(arrived, os.O_RDWR | os.O_CLOEXEC)
         try:
             fs.sync_file(fd)

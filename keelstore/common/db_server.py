@@ -106,7 +106,7 @@ class DatabaseServer(StorageServer, Generic[B]):
                 hint_change(DATABASE, device_path, broker.directory)
         except DatabaseNotFound:
             answer = Response(404)
-            fs.make_directories(f"{device_path}/tmp")  # where a whole file will come to, by rsync maybe
+            fs.make_directories(f"{device_path}/tmp", device_path)  # where a whole file will come to, by rsync maybe
         finally:
             broker.close()
         return self._said_of(request, names, answer)

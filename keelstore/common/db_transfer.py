@@ -56,7 +56,7 @@ def take(request: Request, device_path: str, reserve: fs.Reserve) -> Response:
         raise BadRequest(f"Invalid {ID}: {error}") from None
     device = os.path.basename(device_path)
     reserve.check(device_path, size)
-    new = on_disk_thread(device, _create, os.path.dirname(target))
+    new = on_disk_thread(device, _create, os.path.dirname(target), device_path)
     try:
         digest, left = md5(usedforsecurity=False), size
         source = request.body_file
@@ -73,8 +73,8 @@ def take(request: Request, device_path: str, reserve: fs.Reserve) -> Response:
     return Response(201, {"Etag": digest.hexdigest()})
 
 
-def _create(directory: str) -> fs.NewFile:
-    fs.make_directories(directory)
+def _create(directory: str, device_path: str) -> fs.NewFile:
+    fs.make_directories(directory, device_path)
     return fs.create_file(directory)
 
 

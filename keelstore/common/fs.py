@@ -281,10 +281,15 @@ def translated(error: OSError) -> Exception:
     return DeviceFull(error.strerror or "") if error.errno in _FULL else error
 
 
-def make_directories(path: str) -> tuple[str, ...]:
+def make_directories(path: str, device_path: str = "") -> tuple[str, ...]:
     """Create ``path`` with its parents. Gives the directories that got a new entry, innermost first, for the caller
     to sync (:func:`link_durably` does); nothing when ``path`` was there. Raises NotADirectoryError, DeviceFull.
+
+    ``device_path``: the device that it is on, which is never made: one that went away must not come back as a directory
+    of the disk below. Raises DeviceUnavailable.
     """
+    if path == device_path and not os.path.isdir(path):
+        raise DeviceUnavailable(os.path.basename(path))
     try:
         os.mkdir(path, 0o755)
         return (os.path.dirname(path),)
@@ -294,7 +299,7 @@ def make_directories(path: str) -> tuple[str, ...]:
         pass
     except OSError as error:
         raise translated(error) from None
-    above = make_directories(os.path.dirname(path))
+    above = make_directories(os.path.dirname(path), device_path)
     return make_directories(path) + above
 
 

@@ -78,7 +78,7 @@ class Publication:
                 except FileNotFoundError:
                     if attempt == MAX_ATTEMPTS - 1:
                         raise
-                    made = made + fs.make_directories(directory)
+                    made = made + fs.make_directories(directory, place.device_path)
         finally:
             if extra is not None:
                 extra.discard()
@@ -175,7 +175,7 @@ def _newest_tombstone(files: list[StoredFile]) -> Timestamp | None:
 
 def _start(place: Place, reserve: fs.Reserve, size: int | None, allocates: bool) -> tuple[fs.NewFile, tuple[str, ...]]:
     """Steps 1 and the first half of 2."""
-    made = fs.make_directories(place.directory)
+    made = fs.make_directories(place.directory, place.device_path)
     new = fs.create_file(place.directory, place.tmp_path)
     try:
         reserve.check(new.fd, size or 0)
@@ -211,7 +211,7 @@ def write_meta(publication: Publication, reserve: fs.Reserve, metadata: Mapping[
 def write_tombstone(publication: Publication, metadata: Mapping[str, str]) -> None:
     """A tombstone: room is not asked for, so that a full device can be emptied."""
     assert publication.kind == TOMBSTONE
-    made = fs.make_directories(publication.place.directory)
+    made = fs.make_directories(publication.place.directory, publication.place.device_path)
     new = fs.create_file(publication.place.directory, publication.place.tmp_path)
     try:
         publication.publish(new, made, metadata)

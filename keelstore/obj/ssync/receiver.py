@@ -206,7 +206,7 @@ class Receiver:
             held.callback(places.release)
         datadir = layout.objects_dir(self.policy.index)
         path = f"{self.device_path}/{datadir}/{self.partition}"
-        fs.make_directories(path)
+        fs.make_directories(path, self.device_path)
         timeout_s = options.replication_lock_timeout
         held.enter_context(fs.lock_directory(path, timeout_s, name="replication"))
         limit = options.replication_concurrency_per_device

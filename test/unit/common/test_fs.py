@@ -28,6 +28,17 @@ def test_device_names_that_are_refused(name, tmp_path):
         fs.check_device(str(tmp_path), name, False)
 
 
+def test_a_device_that_went_away_is_not_made_again(tmp_path):
+    device = f"{tmp_path}/devices/sda1"
+    for path in (device, f"{device}/objects/7/abc"):
+        with pytest.raises(DeviceUnavailable, match="sda1"):
+            fs.make_directories(path, device)
+    assert os.listdir(tmp_path) == []
+    os.makedirs(device)
+    assert fs.make_directories(f"{device}/objects/7", device) == (f"{device}/objects", device)
+    assert fs.make_directories(device, device) == ()
+
+
 def test_device_must_be_a_directory(tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "dir").mkdir()

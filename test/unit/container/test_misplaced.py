@@ -35,6 +35,7 @@ def make(cluster: InProcessCluster, node: int = 0, per_diff: int = 2) -> Misplac
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[ContainerBroker]:
+    (tmp_path / "x").mkdir()
     broker = ContainerBroker(str(tmp_path / "x/containers/0/abc/y/y.db"), str(tmp_path / "x"), LOG)
     broker.initialize("a", "c", T1, 0)
     yield broker
