@@ -145,7 +145,8 @@ class ObjectController:
         ring, part, path = self._place(request, policy)
         headers = self._headers(request, policy, ring)
         nodes = self._nodes_for_put(ring, part, policy)
-        each = self._with_updates(request, info, policy, headers, nodes.primary_count)
+        count = nodes.primary_count
+        each = self._with_updates(request, info, headers, count, policy.write_quorum(count))
         if isinstance(policy, ErasureCodingPolicy):
             return erasure.put(app, request, policy, nodes, part, path, each)
         return replicated.put(app, request, policy, nodes, part, path, each)
@@ -192,7 +193,7 @@ class ObjectController:
         ring, part, path = self._place(request, policy)
         headers = self._headers(request, policy, ring)
         nodes = app.nodes("object", ring, part, policy)
-        each = self._with_updates(request, info, policy, headers, nodes.primary_count)
+        each = self._with_updates(request, info, headers, nodes.primary_count, quorum_size(nodes.primary_count))
         answers = to_quorum(app, request, nodes, "POST", part, path, each)
         quorum = None
         stored = sum(answer.status == 202 for answer in answers)
@@ -227,7 +228,7 @@ class ObjectController:
         else:
             nodes = app.nodes("object", ring, part, policy)
             count = nodes.primary_count
-        each = self._with_updates(request, info, policy, headers, count)
+        each = self._with_updates(request, info, headers, count, quorum_size(count))
         answers: Sequence[Answer] = to_quorum(app, request, nodes, "DELETE", part, path, each)
         return outcome(answers, None, {404: 204})
 
@@ -236,15 +237,16 @@ class ObjectController:
 
     # -- container updates ---------------------------------------------------------------------------------------------
 
-    def _with_updates(self, request: ProxyRequest, info: ContainerInfo, policy: Policy, headers: Headers,
-                      count: int) -> list[Headers]:
-        """One set of headers for each object server, with the container servers that it is to tell."""
+    def _with_updates(self, request: ProxyRequest, info: ContainerInfo, headers: Headers, count: int,
+                      quorum: int) -> list[Headers]:
+        """One set of headers for each of ``count`` object servers, of which ``quorum`` are enough, with the container servers
+        that it is to tell."""
         app, replication = self.app, request.uses_replication_network
         ring = app.rings.container.current()
         shard = shard_for(app, request, info)
         part = ring.partition(app.cluster.hash_path.digest(*(shard or (request.account, request.container))))
         primaries = ring.primaries(part)
-        needed = updates_needed(len(primaries), count, policy.write_quorum(count))
+        needed = updates_needed(len(primaries), count, quorum)
         put, found = dict.__setitem__, []
         asks_cleaning = "X-Backend-Clean-Expiring-Object-Queue" not in headers
         for index, share in enumerate(share_updates(primaries, count, needed)):

@@ -80,6 +80,7 @@ def swift(swift_python, tmp_path):
 
 def brokers(root: Path) -> tuple[ContainerBroker, AccountBroker]:
     device = root / "sda"
+    device.mkdir(exist_ok=True)
     return (ContainerBroker(str(device / "containers/0/abc/habc/habc.db"), str(device), log),
             AccountBroker(str(device / "accounts/0/abc/habc/habc.db"), str(device), log))
 
@@ -193,6 +194,7 @@ with container.get() as connection:
     answer = [list(row) for row in connection.execute(
         "SELECT name, created_at, size, content_type, etag, deleted FROM object ORDER BY name")]
 """, items=items)
+    (tmp_path / "sdb").mkdir()
     container = ContainerBroker(str(tmp_path / "sdb/containers/0/abc/x/x.db"), str(tmp_path / "sdb"), log)
     container.initialize("a", "c", "1700000000.00000", 0)
     source.shuffle(items)
