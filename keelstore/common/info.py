@@ -23,8 +23,10 @@ from keelstore.common.names import api_path
 
 ACCOUNT_RECHECK: Final = "X-Backend-Recheck-Account-Existence"
 CONTAINER_RECHECK: Final = "X-Backend-Recheck-Container-Existence"
+CHANGING_S: Final = 10.0  # that a write may take, or a replica may lag behind a write that did not reach all of them
 NEGATIVE_SHARE: Final = 0.1  # of the recheck time, for what is not there
 
+_CHANGING: Final = "keelstore/changing/"
 _CORS_KEYS = ("allow-origin", "expose-headers", "max-age")
 _MAX_PARSED = 4096
 
@@ -275,11 +277,12 @@ def _cached(environ: Environ, kind: type[AccountInfo] | type[ContainerInfo], key
 def remember(environ: Environ, key: str, info: AccountInfo | ContainerInfo, recheck_s: float) -> None:
     """Keep what an answer told, for this request and, when it is certain (2xx, 404, 410), for others.
 
-    An account that autocreate would make is kept no longer than one that is missing, lest its creation go unseen.
+    An account that autocreate would make is kept no longer than one that is missing, lest its creation go unseen. Nothing is
+    kept for others while it changes (:func:`begin_change`).
     """
     environ.setdefault(INFOCACHE, {})[key] = info
     cache = environ.get(CACHE)
-    if cache is None:
+    if cache is None or cache.get(_CHANGING + key):
         return
     if info.status // 100 == 2:
         is_faked = isinstance(info, AccountInfo) and not info.really_exists
@@ -295,6 +298,26 @@ def clear_info(environ: Environ, account: str, container: str = "") -> None:
     cache = environ.get(CACHE)
     if cache is not None:
         cache.delete(key)
+
+
+def begin_change(environ: Environ, account: str, container: str = "") -> None:
+    """Before a write to the container, or without one to the account; then :func:`end_change`.
+
+    From here on nothing is kept, and who must know asks for the newest replica: an answer from before the write, or of a
+    replica that it has not reached, must not be what everybody believes for a minute. An ACL may have been withdrawn.
+    """
+    cache = environ.get(CACHE)
+    if cache is not None:
+        cache.set(_CHANGING + cache_key(account, container), 1, CHANGING_S)
+    clear_info(environ, account, container)
+
+
+def end_change(environ: Environ, account: str, container: str, is_everywhere: bool) -> None:
+    """After it. ``is_everywhere``: all replicas have taken it; otherwise things stay so for :data:`CHANGING_S`."""
+    clear_info(environ, account, container)
+    cache = environ.get(CACHE)
+    if is_everywhere and cache is not None:
+        cache.delete(_CHANGING + cache_key(account, container))
 
 
 @lru_cache(maxsize=1024)
@@ -315,7 +338,7 @@ def account_info(environ: Environ, app: WSGIApp, account: str | None = None, sou
     info = _cached(environ, AccountInfo, key, skip_pct)
     if info is not None:
         return info
-    status, headers = _head(environ, app, f"/v1/{account}", source or "GET_ACCOUNT_INFO")
+    status, headers = _head(environ, app, f"/v1/{account}", source or "GET_ACCOUNT_INFO", key)
     info = environ[INFOCACHE].get(key)
     if isinstance(info, AccountInfo) and info.status == status:
         return info
@@ -338,7 +361,7 @@ def container_info(environ: Environ, app: WSGIApp, account: str | None = None, c
             owner = account_info(environ, app, account, source)
             if not owner.is_success or not owner.really_exists:
                 return ContainerInfo(status=owner.status if owner.status // 100 == 5 else 0)
-        status, headers = _head(environ, app, f"/v1/{account}/{container}", source or "GET_CONTAINER_INFO")
+        status, headers = _head(environ, app, f"/v1/{account}/{container}", source or "GET_CONTAINER_INFO", key)
         info = environ[INFOCACHE].get(key)
         if not isinstance(info, ContainerInfo) or info.status != status:
             info = environ[INFOCACHE][key] = container_info_of(status, headers)
@@ -367,9 +390,12 @@ def object_info(environ: Environ, app: WSGIApp, path: str | None = None, source:
     return info
 
 
-def _head(environ: Environ, app: WSGIApp, path: str, source: str) -> tuple[int, Headers]:
-    asked = subrequest(environ, "HEAD", path, source=source, pre_authed=True,
-                       headers={"X-Backend-Allow-Reserved-Names": "true"})
+def _head(environ: Environ, app: WSGIApp, path: str, source: str, key: str = "") -> tuple[int, Headers]:
+    headers = {"X-Backend-Allow-Reserved-Names": "true"}
+    cache = environ.get(CACHE)
+    if key and cache is not None and cache.get(_CHANGING + key):
+        headers["X-Newest"] = "true"
+    asked = subrequest(environ, "HEAD", path, source=source, pre_authed=True, headers=headers)
     asked.pop("HTTP_ORIGIN", None)
     asked[INFOCACHE] = environ[INFOCACHE]
     owner = getattr(app, "__self__", app)  # the loader of pipelines hands on methods

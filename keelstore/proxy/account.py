@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from keelstore.common.acl import ACCOUNT_ACL_SYSMETA, format_account_acl, parse_account_acl
 from keelstore.common.errors import BadRequest
 from keelstore.common.headers import Headers, text_to_wire, wire_to_text
 from keelstore.common.http import Response, encode_query
-from keelstore.common.info import ACCOUNT_RECHECK, account_info_of, cache_key, clear_info, remember
+from keelstore.common.info import ACCOUNT_RECHECK, account_info_of, begin_change, cache_key, end_change, remember
 from keelstore.common.limits import check_metadata, check_name_length, listing_limit
 from keelstore.common.timestamp import Timestamp
-from keelstore.proxy.fanout import outcome, to_quorum
+from keelstore.proxy.fanout import Answer, are_all_good, outcome, to_quorum
 from keelstore.proxy.reader import Reading, Target
 from keelstore.proxy.request import ProxyRequest, Verb, allow_header, common_headers
 
@@ -74,14 +74,12 @@ class AccountController:
     def put(self, request: ProxyRequest) -> Response:
         headers = self._headers(request)
         check_length(self.app, "account", request.account)
-        clear_info(request.environ, request.account)
         return self._write(request, "PUT", headers)
 
     def post(self, request: ProxyRequest) -> Response:
         app = self.app
         check_length(app, "account", request.account)
         headers = self._headers(request)
-        clear_info(request.environ, request.account)
         response = self._write(request, "POST", headers)
         if response.status == 404 and app.options.account_autocreate:
             if response.headers.get("X-Account-Status", "").lower() == "deleted":
@@ -97,7 +95,6 @@ class AccountController:
         if not self.app.options.allow_account_management:
             return Response(405, {"Allow": self.allow}, content_type=HTML)
         headers = common_headers(request, self.app.headers["account"].forwarded(request.environ))
-        clear_info(request.environ, request.account)
         return self._write(request, "DELETE", headers)
 
     def _headers(self, request: ProxyRequest) -> Headers:
@@ -118,12 +115,18 @@ class AccountController:
     def _write(self, request: ProxyRequest, method: str, headers: Headers) -> Response:
         return outcome(self._send(request, request.account, method, headers))
 
-    def _send(self, request: ProxyRequest, account: str, method: str, headers: Headers) -> list[Any]:
+    def _send(self, request: ProxyRequest, account: str, method: str, headers: Headers) -> list[Answer]:
         app = self.app
         ring = app.rings.account.current()
         part = ring.partition(app.cluster.hash_path.digest(account))
         nodes = app.nodes("account", ring, part)
-        return to_quorum(app, request, nodes, method, part, f"/{account}", [headers] * nodes.primary_count)
+        answers, count = list[Answer](), nodes.primary_count
+        begin_change(request.environ, account)
+        try:
+            answers = to_quorum(app, request, nodes, method, part, f"/{account}", [headers] * count)
+        finally:
+            end_change(request.environ, account, "", are_all_good(answers, count))
+        return answers
 
     def autocreate(self, request: ProxyRequest, account: str) -> bool:
         """Create the account that a request needs; whether it is there now. Raises BadRequest for a name too long."""
@@ -136,7 +139,6 @@ class AccountController:
         headers["X-Timestamp"] = Timestamp(self.app.clock()).internal
         headers["X-Openstack-Request-Id"] = request.trans_id or "-"
         response = outcome(self._send(request, account, "PUT", headers))
-        clear_info(request.environ, account)
         if response.is_success:
             self.app.logger.info("autocreate account %r (txn: %s)", account, request.trans_id)
             return True

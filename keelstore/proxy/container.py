@@ -12,16 +12,17 @@ from keelstore.common.info import (
     CONTAINER_RECHECK,
     AccountInfo,
     account_info,
+    begin_change,
     cache_key,
-    clear_info,
     container_info_of,
+    end_change,
     remember,
 )
 from keelstore.common.limits import check_metadata
 from keelstore.common.names import is_auto_create
 from keelstore.proxy import cors
 from keelstore.proxy.account import check_length, listing_query, stagger_s
-from keelstore.proxy.fanout import outcome, to_quorum
+from keelstore.proxy.fanout import Answer, are_all_good, outcome, to_quorum
 from keelstore.proxy.placement import share_updates
 from keelstore.proxy.reader import Reading, Target
 from keelstore.proxy.request import ProxyRequest, Verb, allow_header, common_headers
@@ -114,7 +115,7 @@ class ContainerController:
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def put(self, request: ProxyRequest) -> Response:
-        app, environ = self.app, request.environ
+        app = self.app
         self._clean_acls(request)
         check_metadata(app.cluster.limits, "container", request.header_items())
         policy_index = self._policy_index(request)
@@ -137,10 +138,7 @@ class ContainerController:
             headers["X-Backend-Storage-Policy-Default"] = str(app.cluster.policies.default.index)
         else:
             headers["X-Backend-Storage-Policy-Index"] = str(policy_index)
-        try:
-            return self._write(request, "PUT", headers, with_account_update=True)
-        finally:
-            clear_info(environ, request.account, request.container)
+        return self._write(request, "PUT", headers, with_account_update=True)
 
     def post(self, request: ProxyRequest) -> Response:
         app = self.app
@@ -148,13 +146,11 @@ class ContainerController:
         check_metadata(app.cluster.limits, "container", request.header_items())
         headers = self._headers(request)
         self._need_account(request)
-        clear_info(request.environ, request.account, request.container)
         return self._write(request, "POST", headers)
 
     def delete(self, request: ProxyRequest) -> Response:
         self._need_account(request)
         headers = common_headers(request, self.app.headers["container"].forwarded(request.environ))
-        clear_info(request.environ, request.account, request.container)
         response = self._write(request, "DELETE", headers, with_account_update=True)
         if response.status == 202:  # nothing was there
             return Response(404)
@@ -232,7 +228,13 @@ class ContainerController:
         each = [headers] * count
         if with_account_update:
             each = self._with_account_updates(request, headers, count)
-        return outcome(to_quorum(app, request, nodes, method, part, path, each))
+        names, answers = (request.environ, request.account, request.container), list[Answer]()
+        begin_change(*names)
+        try:
+            answers = to_quorum(app, request, nodes, method, part, path, each)
+        finally:
+            end_change(*names, are_all_good(answers, count))
+        return outcome(answers)
 
     def _with_account_updates(self, request: ProxyRequest, headers: Headers, count: int) -> list[Headers]:
         """One set of headers for each container server, the account servers dealt out among them."""

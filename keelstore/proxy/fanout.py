@@ -228,6 +228,11 @@ def pad(answers: list[Answer], count: int) -> list[Answer]:
     return answers
 
 
+def are_all_good(answers: Sequence[Answer], count: int) -> bool:
+    """Whether so many have done what was asked."""
+    return len(answers) >= count and all(answer.status // 100 == 2 for answer in answers)
+
+
 def outcome(answers: Sequence[Answer], quorum: int | None = None, overrides: Mapping[int, int] | None = None) -> Response:
     """The one answer that many make: that of the best class with a quorum, or 503."""
     best = best_response([answer.status for answer in answers], quorum, overrides)

@@ -6,7 +6,16 @@ import pytest
 from keelstore.common import info
 from keelstore.common.headers import Headers
 from keelstore.common.http import Response
-from keelstore.common.info import AccountInfo, ContainerInfo, account_info, clear_info, container_info, object_info
+from keelstore.common.info import (
+    AccountInfo,
+    ContainerInfo,
+    account_info,
+    begin_change,
+    clear_info,
+    container_info,
+    end_change,
+    object_info,
+)
 from test.support.fakes import FakeCache, environ
 
 
@@ -132,3 +141,23 @@ def test_times():
     cache.values.clear()
     info.remember(env, "account/x", AccountInfo(503), 60)
     assert not cache.values
+
+
+def test_while_a_container_changes_nothing_is_kept_and_the_newest_replica_is_asked(app):
+    """Otherwise an answer from before the change, or of a replica that lags behind, is what everybody is told for a minute."""
+    cache = FakeCache()
+    env: dict = {"swift.cache": cache}
+    old = ContainerInfo(204, read_acl="old")
+    begin_change(env, "a", "c")
+    info.remember({"swift.cache": cache}, "container/a/c", old, 60)
+    assert "container/a/c" not in cache.values
+    container_info(environ("GET", "/v1/a/c/o") | env, app)
+    assert app.asked[-1]["HTTP_X_NEWEST"] == "true"
+    end_change(env, "a", "c", is_everywhere=False)
+    info.remember({"swift.cache": cache}, "container/a/c", old, 60)
+    assert "container/a/c" not in cache.values and 1 < max(cache.ttls.values()) <= 60
+    end_change(env, "a", "c", is_everywhere=True)
+    info.remember({"swift.cache": cache}, "container/a/c", old, 60)
+    assert "container/a/c" in cache.values
+    container_info(environ("GET", "/v1/a/d/o") | env, app)
+    assert "HTTP_X_NEWEST" not in app.asked[-1]
