@@ -158,17 +158,22 @@ class Reading:
                 response = self.ask(node)
                 if response is not None and self.consider(node, response) and not self.is_newest:
                     break
-        if self.source is not None and self._floor is not None and self.is_newest and self._source_time < self._floor:
-            self.source[1].close()
-            self.source = None
+        self._drop_outdated()
         answer = self._answer()
         if answer.status == 503 and self.source is None:
-            while self.source is None and (node := self.nodes.last_resort()) is not None:
+            while (self.source is None or self.is_newest) and (node := self.nodes.last_resort()) is not None:
                 response = self.ask(node)
                 if response is not None:
                     self.consider(node, response)
+            self._drop_outdated()
             answer = self._answer()
         return answer
+
+    def _drop_outdated(self) -> None:
+        """The newest is asked for, and a tombstone is newer than what was found."""
+        if self.source is not None and self._floor is not None and self.is_newest and self._source_time < self._floor:
+            self.source[1].close()
+            self.source = None
 
     def _answer(self) -> Response:
         if self.source is not None:
