@@ -65,28 +65,21 @@ def objects_of(
 def remove_objects(partition_path: str, proven: Mapping[str, FileSet], rules: Rules) -> int:
     """Remove the objects that others were proven to hold, as far as they still are what was proven; how many. Blocks.
 
-    Exactly the files that make the proven state go: one that came meanwhile, and the directory with it, stays.
+    Exactly the files that make the proven state go: one that came meanwhile, and the directory with it, stays. Raises
+    OSError for a disk that does not take the change.
     """
-    removed = 0
-    suffixes = set()
-    for name_hash, was in proven.items():
-        directory = f"{partition_path}/{name_hash[-3:]}/{name_hash}"
-        try:
-            names = os.listdir(directory)
-            files = parse_names(names, directory, rules.fragments)
-            now = resolve(files, stores_fragments=rules.fragments > 0)
-            if state_of(now) != state_of(was):
-                continue
-            leftover = [name for name in names if is_temporary(name)]
-            for name in [*(file.name for file in sorted(files, key=lambda file: file.name.startswith("."))), *leftover]:
-                fs.remove_file(f"{directory}/{name}")
-            fs.remove_directory(directory)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        removed += 1
-        suffixes.add(name_hash[-3:])
-    _note_changed(partition_path, suffixes)
-    return removed
+
+    def remove(directory: str, was: FileSet) -> bool:
+        names = os.listdir(directory)
+        files = parse_names(names, directory, rules.fragments)
+        if state_of(resolve(files, stores_fragments=rules.fragments > 0)) != state_of(was):
+            return False
+        leftover = [name for name in names if is_temporary(name)]
+        for name in [*(file.name for file in sorted(files, key=lambda file: file.name.startswith("."))), *leftover]:
+            fs.remove_file(f"{directory}/{name}")
+        return True
+
+    return _remove_each(partition_path, proven, remove)
 
 
 def remove_fragments(partition_path: str, part: Part, proven: Mapping[str, FileSet], rules: Rules, now: float) -> int:
@@ -95,47 +88,62 @@ def remove_fragments(partition_path: str, part: Part, proven: Mapping[str, FileS
 
     A fragment that is not durable and was written within the commit window stays: its commit may be on the way here.
     """
+
+    def remove(directory: str, was: FileSet) -> bool:
+        files = parse_names(os.listdir(directory), directory, rules.fragments)
+        fragment = was.data.fragment if was.data else None
+        chosen = select(resolve(files, stores_fragments=True), part, fragment)
+        if chosen is None or state_of(chosen) != state_of(was) or _name(chosen) != _name(was):
+            return False
+        path = f"{directory}/{_name(was)}"
+        if part is Part.WAITING and now - os.stat(path).st_mtime < rules.commit_window_s:
+            return False
+        fs.remove_file(path)
+        if was.data is not None:
+            fs.remove_file(f"{directory}/{attrs_name(was.data.timestamp, fragment)}")
+            if not any(file.kind == DATA and file.name != was.data.name for file in files):
+                for file in files:
+                    if file.kind in (META, DURABLE):
+                        fs.remove_file(f"{directory}/{file.name}")
+        return True
+
+    return _remove_each(partition_path, proven, remove)
+
+
+def _remove_each(partition_path: str, proven: Mapping[str, FileSet], remove: Callable[[str, FileSet], bool]) -> int:
+    """Have each hash directory emptied, noted before and under the writers' lock: what a kill or a failing disk leaves is
+    looked at anew.
+    """
     removed = 0
     suffixes = set()
-    for name_hash, was in proven.items():
-        directory = f"{partition_path}/{name_hash[-3:]}/{name_hash}"
-        try:
-            files = parse_names(os.listdir(directory), directory, rules.fragments)
-            fragment = was.data.fragment if was.data else None
-            chosen = select(resolve(files, stores_fragments=True), part, fragment)
-            if chosen is None or state_of(chosen) != state_of(was) or _name(chosen) != _name(was):
+    try:
+        for name_hash, was in proven.items():
+            suffix = name_hash[-3:]
+            directory = f"{partition_path}/{suffix}/{name_hash}"
+            try:
+                with hashes.changing(partition_path, suffix):
+                    if not remove(directory, was):
+                        continue
+                    fs.remove_directory(directory)
+            except (FileNotFoundError, NotADirectoryError):
                 continue
-            path = f"{directory}/{_name(was)}"
-            if part is Part.WAITING and now - os.stat(path).st_mtime < rules.commit_window_s:
-                continue
-            fs.remove_file(path)
-            if was.data is not None:
-                fs.remove_file(f"{directory}/{attrs_name(was.data.timestamp, fragment)}")
-                if not any(file.kind == DATA and file.name != was.data.name for file in files):
-                    for file in files:
-                        if file.kind in (META, DURABLE):
-                            fs.remove_file(f"{directory}/{file.name}")
-            fs.remove_directory(directory)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        removed += 1
-        suffixes.add(name_hash[-3:])
-    _note_changed(partition_path, suffixes)
+            except StorageError as error:
+                log.warning("%s: the others stay for now: %s", directory, error)
+                break  # else each waits for a lock that somebody holds
+            removed += 1
+            suffixes.add(suffix)
+    finally:
+        for suffix in suffixes:
+            try:
+                fs.remove_directory(f"{partition_path}/{suffix}")
+            except OSError as error:
+                log.warning("%s/%s: %s", partition_path, suffix, error)
     return removed
 
 
 def _name(found: FileSet) -> str:
     chosen = found.data or found.tombstone
     return chosen.name if chosen else ""
-
-
-def _note_changed(partition_path: str, suffixes: set[str]) -> None:
-    for suffix in suffixes:
-        try:
-            hashes.invalidate(partition_path, suffix)
-            fs.remove_directory(f"{partition_path}/{suffix}")
-        except (OSError, StorageError) as error:
-            log.warning("%s/%s: %s", partition_path, suffix, error)
 
 
 def state_of(found: FileSet) -> tuple[object, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from pathlib import Path
@@ -11,11 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from keelstore.common import concurrency, sockets
+from keelstore.common import concurrency, fs, sockets
 from keelstore.common.backend import Backend
 from keelstore.common.http import Response
 from keelstore.common.httpserver import Server, ServerOptions
 from keelstore.common.ring.ring import Node
+from keelstore.obj import hashes
 from keelstore.obj.ssync.listing import remove_objects, remove_partition, state_of
 from keelstore.obj.ssync.sender import Outcome, Sender, Source
 from test.support.objects import HASH_PATH, POLICIES, ServerBox, StoreBox, stamp
@@ -217,6 +219,41 @@ def test_what_was_proven_is_removed_and_nothing_else(pair: Pair) -> None:
     assert remove_objects(pair.source.partition_path, outcome.held, rules) == 3
     assert remove_partition(pair.source.partition_path) and not os.path.exists(pair.source.partition_path)
     assert all(pair.theirs.files(pair.theirs.place(name)) for name in ("a", "b", "c", "d", "posted"))
+
+
+@pytest.mark.parametrize("failing", [OSError(errno.EIO, "broken"), KeyboardInterrupt()])
+def test_what_a_stopped_removal_took_is_not_claimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: BaseException) -> None:
+    pair = Pair(str(tmp_path))
+    for name in "abc":
+        pair.ours.put(name, b"x", 1)
+    proven, rules, path = pair.sync().held, pair.ours.store.rules(0), pair.source.partition_path
+    known = hashes.get_hashes(path, rules, 10.0, lambda directory: None)[1]
+    real, seen = fs.remove_file, []
+
+    def remove(name: str) -> bool:
+        seen.append(name)
+        if len(seen) == 2:
+            raise failing
+        return real(name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fs, "remove_file", remove)
+        with pytest.raises(type(failing)):
+            remove_objects(path, proven, rules)
+    told = hashes.get_hashes(path, rules, 10.0, lambda directory: None)[1]
+    assert len(told) == 2 and told.items() < known.items()
+
+
+def test_a_lock_that_is_held_keeps_what_was_proven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = Pair(str(tmp_path))
+    for name in "abc":
+        pair.ours.put(name, b"x", 1)
+    proven, path = pair.sync().held, pair.source.partition_path
+    lock = fs.lock_directory
+    with lock(path), monkeypatch.context() as patch:
+        patch.setattr(fs, "lock_directory", lambda path, timeout_s: lock(path, 0.01))
+        assert remove_objects(path, proven, pair.ours.store.rules(0)) == 0
+    assert remove_objects(path, proven, pair.ours.store.rules(0)) == 3
 
 
 # -- the promise -------------------------------------------------------------------------------------------------------
