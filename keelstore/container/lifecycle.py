@@ -29,6 +29,7 @@ from keelstore.common.middleware.s3api.lifecycle_plan import Due, Version
 from keelstore.common.middleware.s3api.lifecycle_rules import Rule
 from keelstore.common.middleware.s3api.metadata import DELETED_TYPE
 from keelstore.common.middleware.s3api.options import S3ApiOptions
+from keelstore.common.middleware.s3api.outcome import check
 from keelstore.common.middleware.s3api.request import S3Request
 from keelstore.common.middleware.s3api.target import Target
 from keelstore.common.middleware.s3api.versions import NULL, status_of
@@ -200,7 +201,7 @@ class ContainerLifecycle(Daemon):
             if not has_versions:
                 self._delete_plain(job, version, request)
             elif due.whole:
-                newest = next(versions_of(request, version.key), {})
+                newest = next(versions_of(request, version.key, must=True), {})
                 if str(newest.get("version_id") or NULL) != version.version_id:
                     return True  # a newer one has come since the listing
                 delete_object(request, version.key, None)
@@ -257,16 +258,17 @@ class ContainerLifecycle(Daemon):
     def _abort(self, job: Bucket, key: str, upload_id: str) -> bool:
         request = self._request(job, key)
         begun = upload.Upload(key, upload_id, Headers())
-        names = [begun.marker]
-        if not upload.is_complete(request, key, upload_id):
-            names[:0] = [begun.part(number) for number in upload.parts(request, begun)]
-        for name in names:
-            response = request.swift("DELETE", request.segments, name)
-            response.drain()
-            if not response.is_success and response.status != 404:
-                self._count("failures")
-                self.log.error("%s: the upload %s could not be aborted: %d", job.path, begun.marker, response.status)
-                return False
+        try:
+            with upload.alone(request, key, upload_id):
+                names = [begun.marker]
+                if not upload.is_complete(request, key, upload_id):
+                    names[:0] = [begun.part(number) for number in upload.parts(request, begun)]
+                for name in names:
+                    check(request, request.swift("DELETE", request.segments, name), 404).drain()
+        except S3Error as error:
+            self._count("failures")
+            self.log.error("%s: the upload %s could not be aborted: %s", job.path, begun.marker, error)
+            return False
         self._count("uploads")
         return True
 

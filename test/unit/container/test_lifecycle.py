@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from keelstore.common.http import Response
 from keelstore.common.internal import InternalClient
 from keelstore.common.middleware import slo, symlink, versioned_writes
 from keelstore.common.middleware.s3api import lifecycle_rules
@@ -162,6 +163,24 @@ def test_parts_of_an_object_are_not_taken_for_an_upload(lifecycle: Lifecycle) ->
     lifecycle.rules(rule(abort_days=2))
     assert lifecycle.after(4) == {"uploads": 1}
     assert lifecycle.names(segments) == [f"k/{UPLOAD_ID}/1"]
+
+
+@pytest.mark.parametrize("status", [403, 503])
+def test_while_it_cannot_be_known_whether_an_upload_is_complete_its_parts_stay(lifecycle: Lifecycle, status: int) -> None:
+    segments, app = f"{BUCKET}+segments", lifecycle.daemon.client.app
+    lifecycle.client.create_container(ACCOUNT, segments)
+    for key in ("a", "k"):
+        for name, kind in ((f"{key}/{UPLOAD_ID}", "application/directory"), (f"{key}/{UPLOAD_ID}/1", "text/plain")):
+            lifecycle.client.put_object(b"", ACCOUNT, segments, name, {"Content-Type": kind})
+
+    def refusing(environ: Any, start_response: Any) -> Any:
+        is_it = (environ["REQUEST_METHOD"], environ["PATH_INFO"]) == ("HEAD", f"/v1/{ACCOUNT}/{BUCKET}/a")
+        return (Response(status) if is_it else app)(environ, start_response)
+
+    lifecycle.daemon.client = InternalClient(refusing, "container-lifecycle 1", tries=1)
+    lifecycle.rules(rule(abort_days=2))
+    assert lifecycle.after(4) == {"failures": 1, "uploads": 1}, "the other one goes all the same"
+    assert lifecycle.names(segments) == [f"a/{UPLOAD_ID}", f"a/{UPLOAD_ID}/1"]
 
 
 def test_without_versioned_writes_in_the_pipeline_nothing_goes(lifecycle: Lifecycle) -> None:

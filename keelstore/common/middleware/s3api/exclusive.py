@@ -77,9 +77,9 @@ class Exclusive:
 
 
 @contextmanager
-def exclusive(environ: Environ, account: str, container: str, obj: str) -> Iterator[None]:
+def exclusive(environ: Environ, account: str, container: str, obj: str, wait_s: float = WAIT_S) -> Iterator[None]:
     held = Exclusive(environ, account, container, obj)
-    held.acquire()
+    held.acquire(wait_s)
     try:
         yield
     finally:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from keelstore.common.headers import Headers, is_true
+from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.metadata import DELETED_TYPE
 from keelstore.common.middleware.s3api.outcome import check
 from keelstore.common.middleware.s3api.request import OBJECT_SYSMETA, S3Request
@@ -20,17 +21,25 @@ _MAX_PAGES: Final = 1000
 
 
 def versions_of(
-    request: S3Request, key: str, bucket: str | None = None, account: str | None = None
+    request: S3Request, key: str, bucket: str | None = None, account: str | None = None, must: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """The entries of a key in the listing of versions, newest first; none when they cannot be listed."""
+    """The entries of a key in the listing of versions, newest first; none when they cannot be listed.
+
+    ``must``: something is taken away for what is not among them: all, whatever the user may see. Raises S3Error when they
+    cannot be listed.
+    """
     marker = ""
     for _ in range(_MAX_PAGES):
         query = {"versions": "", "prefix": key, "format": "json", "limit": str(_PAGE)}
         if marker:
             query |= {"marker": key, "version_marker": marker}
-        response = request.swift("GET", bucket or request.bucket, query=query, account=account)
+        response = request.swift(
+            "GET", bucket or request.bucket, query=query, account=account, as_cluster=must or None
+        )
         if not response.is_success:
             response.drain()
+            if must and response.status != 404:
+                raise S3Error("ServiceUnavailable", reason=f"versions_{response.status}")
             return
         entries = json.loads(response.read() or b"[]")
         found = [entry for entry in entries if entry.get("name") == key]
@@ -38,6 +47,8 @@ def versions_of(
         if len(found) < len(entries) or len(entries) < _PAGE:
             return
         marker = found[-1].get("version_id") or NULL
+    if must:
+        raise S3Error("ServiceUnavailable", reason="too_many_versions")
 
 
 def is_marker(entry: dict[str, Any]) -> bool:

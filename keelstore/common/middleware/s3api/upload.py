@@ -7,11 +7,13 @@ import json
 import re
 import uuid
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 
 from keelstore.common.headers import Headers
 from keelstore.common.middleware.s3api.errors import S3Error
+from keelstore.common.middleware.s3api.exclusive import WAIT_S, exclusive
 from keelstore.common.middleware.s3api.history import id_of, versions_of
 from keelstore.common.middleware.s3api.outcome import check
 from keelstore.common.middleware.s3api.request import OBJECT_SYSMETA, S3Request
@@ -26,19 +28,32 @@ _PAGE = 1000
 
 
 def is_complete(request: S3Request, key: str, upload_id: str) -> bool:
-    """Whether an object is made of the upload's parts, and only its marker was left: then they must stay. Raises S3Error."""
+    """Whether an object is made of the upload's parts, and only its marker was left: then they must stay. Raises S3Error.
+
+    No means that the parts may be deleted. So all copies are asked, and whatever leaves a doubt is an error. The user's own
+    rights do not count: nothing but the answer comes of it. To be called while ``alone``.
+    """
     ids: list[str | None] = [None]
     if status_of(request.bucket_info()):
-        ids += [id_of(entry) for entry in versions_of(request, key)]
+        ids += [id_of(entry) for entry in versions_of(request, key, must=True)]
     for version in ids:
         query = {"version-id": version} if version is not None else {}
-        response = request.swift("HEAD", request.bucket, key, query=query)
+        response = request.swift(
+            "HEAD", request.bucket, key, query=query, headers={"X-Newest": "true"}, as_cluster=True
+        )
         response.close()
-        if response.status // 100 == 5:
+        if not response.is_success and response.status != 404:
             raise S3Error("ServiceUnavailable", reason=f"head_{response.status}")
         if response.headers.get(OBJECT_SYSMETA + "Upload-Id") == upload_id:
             return True
     return False
+
+
+def alone(
+    request: S3Request, key: str, upload_id: str, wait_s: float = WAIT_S
+) -> AbstractContextManager[None]:
+    """While an upload is completed or aborted: the parts that one makes an object of are not deleted by the other."""
+    return exclusive(request.environ, request.account, request.bucket, f"{key}/{upload_id}", wait_s)
 
 
 def new_id() -> str:

@@ -15,6 +15,7 @@ from keelstore.common.http import Response
 from keelstore.common.middleware.s3api import acl, checksums, encrypting, kept_alive, locks, xml
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.etags import bare
+from keelstore.common.middleware.s3api.exclusive import TTL_S
 from keelstore.common.middleware.s3api.guard import guarded
 from keelstore.common.middleware.s3api.history import written
 from keelstore.common.middleware.s3api.outcome import check, error_of
@@ -22,7 +23,16 @@ from keelstore.common.middleware.s3api.request import OBJECT_SYSMETA, S3Request
 from keelstore.common.middleware.s3api.resources.tagging import OBJECT_TAGS
 from keelstore.common.middleware.s3api.routing import OBJECT, Route
 from keelstore.common.middleware.s3api.stored_checksum import stored_checksum
-from keelstore.common.middleware.s3api.upload import CHECKSUM, Part, Upload, find, is_complete, parts, upload_id_of
+from keelstore.common.middleware.s3api.upload import (
+    CHECKSUM,
+    Part,
+    Upload,
+    alone,
+    find,
+    is_complete,
+    parts,
+    upload_id_of,
+)
 
 MAX_BODY: Final = 4 << 20
 HEADS_AT_ONCE: Final = 8
@@ -41,7 +51,12 @@ def complete(request: S3Request) -> Response:
     upload_id = upload_id_of(request)
     data = request.read_body(MAX_BODY, are_its_own=False)  # they are of the object to be
     wishes = _wishes(request, data, upload_id)
-    return kept_alive.respond(lambda: _complete(request, upload_id, wishes), request.target.resource, request.trans_id)
+
+    def work() -> Response:
+        with alone(request, request.key, upload_id, TTL_S):  # who asks again, before it is answered, gets that answer
+            return _complete(request, upload_id, wishes)
+
+    return kept_alive.respond(work, request.target.resource, request.trans_id)
 
 
 def _wishes(request: S3Request, data: bytes, upload_id: str) -> list[Wish]:
@@ -272,13 +287,14 @@ def _answer(request: S3Request, etag: str, headers: Headers, checksum: str, kind
 
 
 def abort(request: S3Request) -> Response:
-    upload = find(request)
-    if is_complete(request, request.key, upload.upload_id):
-        request.swift("DELETE", request.segments, upload.marker).drain()
-        raise S3Error("NoSuchUpload", UploadId=upload.upload_id)
-    for number in parts(request, upload):
-        check(request, request.swift("DELETE", request.segments, upload.part(number)), 404).drain()
-    check(request, request.swift("DELETE", request.segments, upload.marker), 404).drain()
+    with alone(request, request.key, upload_id_of(request)):
+        upload = find(request)
+        if is_complete(request, request.key, upload.upload_id):
+            request.swift("DELETE", request.segments, upload.marker).drain()
+            raise S3Error("NoSuchUpload", UploadId=upload.upload_id)
+        for number in parts(request, upload):
+            check(request, request.swift("DELETE", request.segments, upload.part(number)), 404).drain()
+        check(request, request.swift("DELETE", request.segments, upload.marker), 404).drain()
     return Response(204, content_type="text/html; charset=UTF-8")  # of no body at all: as Swift says it
 
 
