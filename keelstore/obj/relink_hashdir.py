@@ -72,9 +72,8 @@ class Places:
             return None
         if self._step == RELINK:
             self.remove_twins(new, plan)
-        if plan.is_untidy:
-            self._clean(new)
-            if self._step == RELINK:
+            if plan.is_untidy:
+                self._clean(new)
                 self._clean(old)
         return Leaving(old, new, plan)
 
@@ -124,11 +123,17 @@ class Places:
     # -- the end of the old place --------------------------------------------------------------------------------------
 
     def remove(self, leaving: Leaving) -> None:
-        """Its links must be on disk. What a proxy with a ring of before wrote just now stays, and is an error."""
+        """Its links must be on disk. What a proxy with a ring of before wrote just now stays, and is an error.
+
+        The new place is cleaned last: a tombstone there, however old, counts as long as the old place has what it deleted.
+        """
         try:
             for name in leaving.plan.removals:
                 self._stats.removed += fs.remove_file(f"{leaving.old}/{name}")
-            if not fs.remove_directory(leaving.old):
+            if fs.remove_directory(leaving.old):
+                if leaving.plan.is_untidy:
+                    self._clean(leaving.new)
+            else:
                 self._error("%s is not empty: it was just written to, as by a server with another ring", leaving.old)
         except OSError as error:
             self._error("%s cannot be removed: %s", leaving.old, error)

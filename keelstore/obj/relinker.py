@@ -16,9 +16,11 @@ link by themselves what they write (``writer``), and the newest wins wherever bo
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from keelstore.common import fs
@@ -106,6 +108,8 @@ class PolicyOnDevice:
         self._rules = relinker.store.rules(layout.fragment_count(change.policy))
         self._places = Places(relinker.step, self._rules, relinker.options.clobber_hardlink_collisions, progress.stats,
                               relinker.log, relinker.store.clock, self._quarantine)
+        # until the old place of an object is gone, a tombstone in the new one counts, however old; then Places removes it
+        self._hash_rules = replace(self._rules, reclaim_age_s=math.inf) if self._is_cleanup else self._rules
 
     def run(self) -> None:
         """Raises StorageError, OSError: the device as a whole cannot be worked on."""
@@ -190,7 +194,7 @@ class PolicyOnDevice:
             hashes.invalidate(self._partition_path(number), suffix)
 
     def _hashes(self, number: int, suffixes: Iterable[str]) -> dict[str, hashes.SuffixHash]:
-        _, found = hashes.get_hashes(self._partition_path(number), self._rules, self._own.store.clock(),
+        _, found = hashes.get_hashes(self._partition_path(number), self._hash_rules, self._own.store.clock(),
                                      lambda directory: self._quarantine(directory, "cannot be listed"), suffixes)
         return found
 

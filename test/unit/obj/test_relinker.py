@@ -121,6 +121,27 @@ def test_an_old_tombstone_wins_over_data_whose_link_was_made_in_time(tmp_path):
     assert box.tree() == {}, "nor is the tombstone left"
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_an_old_tombstone_stays_until_the_data_is_gone(tmp_path, monkeypatch, is_killed):
+    box = RelinkBox(f"{tmp_path}/srv")
+    number = moving(box)[0]
+    box.write(number, 0)
+    box.run(RELINK, PREPARED)
+    box.delete(number, 5, power=NEXT)  # after the increase
+    box.clock.now += 10 * 604800
+
+    def kill(path):
+        raise KeyboardInterrupt
+
+    if is_killed:
+        with monkeypatch.context() as patch:
+            patch.setattr(fs, "sync_device", kill)
+            with pytest.raises(KeyboardInterrupt):
+                box.run(CLEANUP, INCREASED)
+    assert box.run(CLEANUP, INCREASED) == 0
+    assert box.read(number, NEXT) is None and box.tree() == {}
+
+
 def test_suffix_hashes_are_those_of_an_untouched_device(box, tmp_path):
     fill(box)
     for partition in box.partitions():
