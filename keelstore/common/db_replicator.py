@@ -467,6 +467,9 @@ class DatabaseReplicator(Daemon):
             self.handoffs.discard(path)
             self.below_full.pop(path, None)
             return
+        if path in self._busy:  # since we looked: the disk thread let others run
+            self.queue.put(path, path, self._risk(path), self.world.clock() + AGAIN_S)
+            return
         _remember(self._compared, path, self.world.clock())
         self._carry_out(job)
         self.show()

@@ -545,6 +545,20 @@ def test_rows_of_what_changes_all_the_time_wait(replicas: Replicas, daemons: Dae
     assert replicator._carry_out(job).is_success and "x" in replicas.names(two)
 
 
+def test_two_workers_are_never_at_one_database(replicas: Replicas, daemons: Daemons, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = replicas.primaries[0]
+    replicator, path = daemons.replicator(replicas.kind, replicas.node_of(one)), str(replicas.path(one).parent)
+
+    def look(device: str, function: Any, *args: Any) -> Any:
+        replicator._busy.add(path)  # another green thread came to it meanwhile
+        return function(*args)
+
+    monkeypatch.setattr(db_replicator, "on_disk_thread", look)
+    monkeypatch.setattr(replicator, "_carry_out", lambda job: pytest.fail("two at once"))
+    replicator._on_due(path, path)
+    assert path in replicator.queue
+
+
 @pytest.mark.parametrize("fields", [(), ("/x",), ("/x", "/y/containers/1/abc/" + "0" * 32), ("/x", "/x/containers/1"), ("/x", "/x/containers/1/abc/nothing")])
 def test_hints_that_make_no_sense_are_dropped(daemons: Daemons, fields: tuple[str, ...]) -> None:
     replicator = daemons.replicator("container")
