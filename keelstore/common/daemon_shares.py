@@ -1,7 +1,8 @@
 """What the processes of one daemon that share its devices (``reconstructor_workers``) leave for recon: one entry of them all.
 
 In the recon file ``daemons`` each keeps its own state under ``workers``, by daemon and first device; ``daemons`` has, under
-the daemon's name, what these come to together. A process that is replaced has the share of the one before it.
+the daemon's name, what these come to together. A process that is replaced has the share of the one before it;
+what one that is gone has left counts no more.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def leave(recon: ReconCache, name: str, share: frozenset[str], state: Mapping[st
     known = {other: entry for other, entry in (recon.read("daemons").get("workers") or {}).items()
              if other.startswith(f"{name} ") and other != key and isinstance(entry, Mapping)}
     others = {other: entry["state"] for other, entry in known.items()
-              if entry.get("parent") == parent and not share & set(entry["devices"])}
+              if entry.get("parent") == parent and not share & set(entry["devices"])
+              and os.path.exists(f"/proc/{entry.get('worker')}")}
     recon.update("daemons", {
         "workers": {**{other: {} for other in known.keys() - others.keys()},
                     key: {"parent": parent, "worker": os.getpid(), "devices": sorted(share), "state": own}},

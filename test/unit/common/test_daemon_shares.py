@@ -49,6 +49,12 @@ def test_each_process_changes_its_own_part(tmp_path: Path, monkeypatch: pytest.M
     assert entry()["done"] == 12
     daemon_shares.leave(recon, "x", frozenset({"d0", "d2"}), {"done": 5})  # dealt out anew
     assert entry()["done"] == 15 and sorted(recon.read("daemons")["workers"]) == ["x d0", "x d1", "xy d1"]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: 1 << 30)
+        daemon_shares.leave(recon, "x", frozenset({"d4"}), {"done": 100})
+    assert entry()["done"] == 115
+    daemon_shares.leave(recon, "x", frozenset({"d0", "d2"}), {"done": 5})  # d4 is removed, and its process ends
+    assert entry()["done"] == 15
     monkeypatch.setattr(os, "getppid", lambda: 1)  # started anew
     daemon_shares.leave(recon, "x", frozenset({"d2"}), {"done": 7})
     assert entry() == {"done": 7, "pid": 1} and recon.read("daemons")["daemons"]["y"] == {"done": 1}
