@@ -541,18 +541,18 @@ def append(path: str, data: bytes, head: bytes = b"") -> None:
             fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         except FileNotFoundError:
             fd, is_new = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644), True
+        try:
+            if head and (is_new or not os.fstat(fd).st_size):
+                write_all(fd, head + data)
+                _sync(fd, data_only=True)
+                if is_new:
+                    sync_directory(os.path.dirname(path))
+            else:
+                write_all(fd, data)
+        finally:
+            os.close(fd)
     except OSError as error:
         raise translated(error) from None
-    try:
-        if head and (is_new or not os.fstat(fd).st_size):
-            write_all(fd, head + data)
-            _sync(fd, data_only=True)
-            if is_new:
-                sync_directory(os.path.dirname(path))
-        else:
-            write_all(fd, data)
-    finally:
-        os.close(fd)
 
 
 def truncate(path: str) -> None:

@@ -394,6 +394,19 @@ def test_full_device_has_one_error(tmp_path, monkeypatch, error):
     new.discard()
 
 
+def test_a_device_that_is_full_when_an_appended_line_is_synced(tmp_path, monkeypatch):
+    for number in range(1, 9):
+        faults = FaultyOs(fail_at=number, error=errno.ENOSPC)
+        with monkeypatch.context() as patch:
+            faults.install(patch)
+            try:
+                fs.append(f"{tmp_path}/f{number}", b"a\n", b"#head\n")
+                break
+            except DeviceFull:
+                continue
+    assert number > 4, "it was opened, written and synced, and its directory, too"
+
+
 def test_pause_waits_on_either_kind_of_thread():
     started = time.monotonic()
     concurrency.pause(0.001)
