@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 
 from keelstore.common.http import Response
 from keelstore.common.middleware.s3api import acl, documents, xml
@@ -17,6 +18,7 @@ from keelstore.common.middleware.s3api.resources.object_lock import new_bucket_h
 from keelstore.common.middleware.s3api.routing import ANYONE, BUCKET, OWNER, Route
 from keelstore.common.middleware.s3api.target import is_bucket_name
 
+_log = logging.getLogger("keelstore.s3api")
 MAX_BODY = 10240
 _PAGE = 1000
 
@@ -105,10 +107,13 @@ def head(request: S3Request) -> Response:
 
 
 def delete(request: S3Request) -> Response:
-    info, segments = request.bucket_info(), request.container_info(request.segments)
+    """What fails once the bucket is gone is logged: a client who asked again would be told that there is none."""
+    info = request.bucket_info()
     check(request, request.swift("DELETE", request.bucket)).drain()
-    if segments.status != 404:
+    try:
         _delete_segments(request)  # not before: until the bucket is gone its objects may be made of them
+    except S3Error as error:
+        _log.warning("parts are left in %s/%s: %s (txn: %s)", request.account, request.segments, error, request.trans_id)
     documents.forget(request, info)
     if request.index is not None:
         request.index.release(request.environ, request.bucket, request.account)
