@@ -12,6 +12,7 @@ from keelstore.common.http import Response
 from keelstore.common.info import ContainerInfo
 from keelstore.common.middleware.s3api import access, acl, acl_xml, xml
 from keelstore.common.middleware.s3api.errors import S3Error
+from keelstore.common.middleware.s3api.exclusive import exclusive
 from keelstore.common.middleware.s3api.new_acl import (
     acl_for_bucket,
     acl_for_object,
@@ -54,7 +55,7 @@ def get_object_acl(request: S3Request) -> Response:
 
 def put_bucket_acl(request: S3Request) -> Response:
     info = request.bucket_info()
-    document = _document(request)
+    document = _document(request, request.read_body(MAX_BODY, "MalformedACLError"))
     if not request.options.s3_acl:
         headers = swift_acl_headers(request) if document is None else _to_swift(document)
     else:
@@ -72,24 +73,25 @@ def put_object_acl(request: S3Request) -> Response:
     if not request.options.s3_acl:
         raise S3Error("NotImplemented", "ACLs of objects need the option s3_acl.", Header="acl")
     version = version_id_of(request.query.get("versionId"))
-    found = access.found_or_hidden(request, lambda: head(request, version))
-    access.check_object(
-        request, found, acl.WRITE_ACP, "s3:PutObjectAcl" if version is None else "s3:PutObjectVersionAcl"
-    )
-    info = request.bucket_info()
-    owner = access.stored_object_acl(found).owner or access.stored_bucket_acl(info).owner or request.user
-    document = _document(request)
-    if document is None:
-        wanted = acl_for_object(request, info, owner)
-    else:
-        wanted = _of_document(request, document, owner, info)
-    rewrite(request, found, version, {OBJECT_SYSMETA + "Acl": wanted.encode()})
+    data = request.read_body(MAX_BODY, "MalformedACLError")  # which may take long
+    with exclusive(request.environ, request.account, request.bucket, request.key):  # nobody restates it meanwhile
+        found = access.found_or_hidden(request, lambda: head(request, version))
+        access.check_object(
+            request, found, acl.WRITE_ACP, "s3:PutObjectAcl" if version is None else "s3:PutObjectVersionAcl"
+        )
+        info = request.bucket_info()
+        owner = access.stored_object_acl(found).owner or access.stored_bucket_acl(info).owner or request.user
+        document = _document(request, data)
+        if document is None:
+            wanted = acl_for_object(request, info, owner)
+        else:
+            wanted = _of_document(request, document, owner, info)
+        rewrite(request, found, version, {OBJECT_SYSMETA + "Acl": wanted.encode()})
     return Response(200, body=b"")
 
 
-def _document(request: S3Request) -> xml.Element | None:
+def _document(request: S3Request, data: bytes) -> xml.Element | None:
     """The document that was sent; None when headers say it. Raises S3Error for both and for neither."""
-    data = request.read_body(MAX_BODY, "MalformedACLError")
     in_headers = sends_acl(request)
     if not data.strip():
         if not in_headers:
