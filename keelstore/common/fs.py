@@ -300,7 +300,7 @@ def make_directories(path: str, device_path: str = "") -> tuple[str, ...]:
     except OSError as error:
         raise translated(error) from None
     above = make_directories(os.path.dirname(path), device_path)
-    return make_directories(path) + above
+    return make_directories(path, device_path) + above
 
 
 class NewFile:
@@ -609,6 +609,7 @@ def quarantine(path: str, into: str) -> str:
     ``into`` is ``<device>/quarantined/<datadir>`` and is created. Gives the new path. Raises FileNotFoundError when
     ``path`` is gone already.
     """
+    os.lstat(path)  # before anything is made: its device may have gone away
     made = make_directories(into)
     target = f"{into}/{os.path.basename(path)}"
     try:

@@ -59,7 +59,7 @@ def update_link(device_path: str, name: str, database: str, is_synced: bool) -> 
             fs.remove_file(link)
         except OSError:
             pass
-        fs.make_directories(os.path.dirname(link))
+        fs.make_directories(os.path.dirname(link), device_path)
         try:
             os.symlink(database, link)
         except FileExistsError:

@@ -122,7 +122,7 @@ class PartitionDaemon(Daemon):
             try:
                 numbers = on_disk_thread(device.name, _prepare, device, policy.index, self.world.clock(),
                                          self._common.reclaim_age, only)
-            except OSError as error:
+            except (OSError, StorageError) as error:
                 self.log.error("device %s cannot be listed: %s", device.name, error)
                 self._failed_node(own[device.name], 1)
                 continue
@@ -293,7 +293,7 @@ def no_stats() -> dict[str, Any]:
 def _prepare(device: Device, policy: int, now: float, reclaim_age_s: float, only: Selection) -> list[int]:
     """The partitions of a device; its directory is made, and old temporary files go. On a disk thread."""
     datadir = layout.objects_dir(policy)
-    fs.make_directories(f"{device.path}/{datadir}")
+    fs.make_directories(f"{device.path}/{datadir}", device.path)
     tmp = f"{device.path}/{layout.tmp_dir(policy)}"
     try:
         with os.scandir(tmp) as entries:

@@ -340,6 +340,9 @@ def test_quarantine_moves_whole_and_never_overwrites(tmp_path):
     assert sum(name.startswith("hash-") and len(name) == 37 for name in os.listdir(into)) == 3
     with pytest.raises(FileNotFoundError):
         fs.quarantine(f"{tmp_path}/hash", into)
+    with pytest.raises(FileNotFoundError):
+        fs.quarantine(f"{tmp_path}/gone/objects/7", f"{tmp_path}/gone/quarantined/objects")
+    assert not os.path.exists(f"{tmp_path}/gone")
 
 
 def test_quarantined_file_does_not_replace_another(tmp_path):

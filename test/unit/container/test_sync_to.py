@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from keelstore.container.sync_to import problem_of
+from keelstore.common.errors import DeviceUnavailable
+from keelstore.container.sync_to import problem_of, update_link
 
 REALMS = {"US": frozenset({"DFW1"})}
 
@@ -15,3 +16,11 @@ REALMS = {"US": frozenset({"DFW1"})}
 ])
 def test_targets(value, is_fine):
     assert (problem_of(value, ["127.0.0.1"], REALMS) is None) == is_fine
+
+
+def test_a_device_that_went_away_is_not_made_again_for_a_link(tmp_path):
+    device = f"{tmp_path}/sda1"
+    name = f"{device}/containers/1/abc/{'0' * 29}abc/{'0' * 29}abc.db"
+    with pytest.raises(DeviceUnavailable):
+        update_link(device, name, name, True)
+    assert not list(tmp_path.iterdir())
