@@ -20,7 +20,7 @@ from keelstore.common.ring.ring import Ring, RingFile
 ROLES = ("object", "container", "account")
 TIMEOUT_S = 5.0
 TEXTS = ("version", "root", "cluster_file_md5")
-RELINKING = frozenset({"part_power", "next_part_power", "parts_done", "total_parts", "errors"})
+RELINKING = frozenset({"part_power", "next_part_power", "parts_done", "total_parts", "errors", "devices"})
 PROGRESS = frozenset({"done", "failed", "total", "eta_s", "begun", "last_pass_s", "interval_s", "passes", "at"})
 
 

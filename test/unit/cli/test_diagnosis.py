@@ -268,6 +268,29 @@ def test_an_increase_that_is_under_way_is_told_with_its_next_step() -> None:
     assert "increase_partition_power" in only(raising(node1={}, node2={}, node3={})).do
 
 
+def test_a_device_that_no_relinker_has_seen_is_waited_for() -> None:
+    problem = only(raising(node1={}, node2={"devices": 1}, node3={}))
+    assert "2 of 3 nodes ready" in problem.what and "node 2: a device has been left out" in problem.why
+    assert problem.do == "on node 2: keelstore-object-relinker relink OBJECT-SERVER.CONF"
+    assert "left out" not in only(raising(node1={}, node2={"devices": 1, "running": True}, node3={})).why
+
+
+def test_a_node_that_does_not_answer_is_not_ready() -> None:
+    found = {problem.code: problem for problem in diagnose(without(raising(node1={}, node2={}), "node 3"))}
+    assert "2 of 3 nodes ready" in found["part-power"].what and found["part-power"].do.startswith("on node 3: ")
+
+
+def test_nodes_that_share_an_address_have_each_their_own_devices() -> None:
+    view = raising(node1={"devices": 1}, node2={"devices": 1}, node3={"devices": 1})
+    ring = view.rings["object"]
+    addresses = {f"10.0.0.{number}": ("10.0.0.1", 6000 + number) for number in (1, 2, 3)}
+    servers = [replace(server, address=addresses[server.address[0]], health={**server.health, "root": f"/srv/{server.node}"})
+               for server in view.servers if server.role == "object"]
+    ring = replace(ring, devices=tuple((addresses[address[0]], name, weight) for address, name, weight in ring.devices if name == "d1"))
+    found = [problem for problem in diagnose(replace(view, rings={"object": ring}, servers=servers)) if problem.code == "part-power"]
+    assert "3 of 3 nodes ready" in found[0].what
+
+
 def test_what_was_left_of_the_step_before_counts_for_nothing() -> None:
     problem = only(raising(11, 11, node1={}, node2={}, node3={"step": "cleanup", "part_power": 11}))
     assert "5 partitions of 5 cleaned up, 1 of 3 nodes ready" in problem.what
