@@ -88,13 +88,24 @@ class Background:
         self.log.info("daemons: %s", ", ".join(what.name for what in self.wanted))
 
     def _ask(self, wish: Wish) -> list[str]:
-        """Have the daemons that an operator names look now. Raises ValueError when none of them is here."""
+        """Have the daemons that an operator names look now; those that do. Raises ValueError when none of them is here, or
+        none can.
+        """
         asked = [self.daemons[name] for name in wish.daemons if name in self.daemons]
         if not asked:
             raise ValueError(f"this node runs no {' or '.join(wish.daemons)}")
+        told, refused = [], []
         for daemon in asked:
-            daemon.ask(wish.only)
-        return [daemon.name for daemon in asked]
+            try:
+                daemon.ask(wish.only)
+                told.append(daemon.name)
+            except ValueError as error:
+                refused.append(str(error))
+        if not told:
+            raise ValueError("; ".join(refused))
+        for reason in refused:
+            self.log.warning("not as was asked: %s", reason)
+        return told
 
     def _keep_running(self, parts: Parts, what: Wanted) -> None:
         while True:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import stat
@@ -10,10 +11,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from keelstore.common.daemon_frame import ALL, Selection
+from keelstore.node.background import Background
 from keelstore.node.wishes import NotAsked, Wish, decode, send
 from test.support.processes import ROOT
 
@@ -63,6 +66,27 @@ def test_a_wish_is_read_as_it_was_written() -> None:
 def test_what_is_no_wish_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError):
         decode(data)
+
+
+class Told:
+    def __init__(self, name: str, refusal: str = ""):
+        self.name, self.refusal = name, refusal
+        self.asked: list[Selection] = []
+
+    def ask(self, only: Selection) -> None:
+        if self.refusal:
+            raise ValueError(self.refusal)
+        self.asked.append(only)
+
+
+def test_one_daemon_that_refuses_keeps_no_other_from_what_is_asked() -> None:
+    background = Background([], [], logging.getLogger("test"))
+    daemons: dict[str, Any] = {"one": Told("one"), "two": Told("two", "two never does"), "three": Told("three")}
+    background.daemons = daemons
+    assert background._ask(Wish(("one", "two", "three"))) == ["one", "three"]
+    assert daemons["three"].asked == [ALL]
+    with pytest.raises(ValueError, match="two never does"):
+        background._ask(Wish(("two", "four")))
 
 
 @pytest.mark.parametrize("name", ["short", "d" * 100 + "/" + "e" * 100])
