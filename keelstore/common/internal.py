@@ -114,8 +114,8 @@ class SourceEnded(ClientDisconnect):
 class BodyOf(FileLike):
     """The body of an answer, ``length`` bytes, as the body of another request.
 
-    Where it is not as long as that, or breaks off, reading raises SourceEnded and ``is_broken`` is set: what is made of it
-    must not look whole.
+    Where it ends early, breaks off, or has a part that goes beyond it, reading raises SourceEnded and ``is_broken`` is set:
+    what is made of it must not look whole.
     """
 
     __slots__ = ("_left", "_parts", "_response", "is_broken", "length")
