@@ -61,7 +61,7 @@ class DriveAudit:
     mounts: str = "/proc/mounts"
     fstab: str = "/etc/fstab"
     now: Callable[[], float] = time.time
-    run: Callable[[Sequence[str]], object] = lambda command: subprocess.run(command, check=False, timeout=60)
+    run: Callable[[Sequence[str]], object] = field(default_factory=lambda: run_for_a_while)
     tell: Callable[[str], None] = print
     logger: logging.Logger = field(default_factory=lambda: logging.getLogger("keelstore.drive-audit"))
 
@@ -127,6 +127,18 @@ class DriveAudit:
         else:
             if status:
                 self._say(f"{' '.join(command)}: ended with status {status}", logging.ERROR)
+
+
+def run_for_a_while(command: Sequence[str], seconds: float = 60) -> subprocess.Popen[bytes]:
+    """The process, ended. Raises TimeoutExpired when it does not: it is killed then and not waited for, since one that hangs
+    in the kernel, as umount of a dead drive may, does not end by that either."""
+    process = subprocess.Popen(command)
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    return process
 
 
 def mounted_drives(mounts: str, device_dir: str) -> dict[str, str]:

@@ -121,6 +121,29 @@ def test_bad_options(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: s
     assert drive_audit.main([str(conf)]) == 1 and words in capsys.readouterr().err
 
 
+def test_a_command_that_cannot_be_killed_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert drive_audit.run_for_a_while(["true"]).returncode == 0
+    waits: list[float | None] = []
+    left: list[subprocess.Popen[bytes]] = []
+    real = subprocess.Popen
+
+    class Stuck(subprocess.Popen[bytes]):
+        def wait(self, timeout: float | None = None) -> int:
+            waits.append(timeout)
+            return super().wait(timeout)
+
+        def kill(self) -> None:
+            """As to one that hangs in the kernel."""
+            left.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Stuck)
+    with pytest.raises(subprocess.TimeoutExpired) as caught:
+        drive_audit.run_for_a_while(["sleep", "60"], 0.05)
+    real.kill(left[0])
+    assert caught.value.timeout == 0.05 and waits == [0.05]
+    real.wait(left[0], 10)
+
+
 def test_the_count_is_left_for_recon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     conf = tmp_path / "drive-audit.conf"
     conf.write_text(f"[drive-audit]\ndevice_dir = {tmp_path}\nlog_file_pattern = {tmp_path}/none*\nrecon_cache_path = {tmp_path}\nuser = nobody-here\n"
