@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
 import threading
 from importlib.machinery import SourceFileLoader
@@ -11,12 +14,17 @@ from typing import Any
 
 import pytest
 
+from test.support.store import alive
+from test.support.waiting import until
+
+PATH = Path(__file__).resolve().parents[2] / "bin/run-tests"
+
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    spec = spec_from_loader("run_tests", SourceFileLoader("run_tests", str(Path(__file__).resolve().parents[2] / "bin/run-tests")))
+    spec = spec_from_loader("run_tests", SourceFileLoader("run_tests", str(PATH)))
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -54,3 +62,25 @@ def test_a_store_that_cannot_be_made_fails_conformance(script: Any, monkeypatch:
     total: dict[str, int] = {}
     script.conform_one("python", (1, "--nodes 4", "x"), ok, total, threading.Lock(), script.Shown(True))
     assert ok == [False] and total == {"errors": 1} and script.FAILED == ["conformance 1: RuntimeError('no such thing')"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_stops_it_stops_what_runs_and_begins_nothing_more(script: Any, tmp_path: Path, number: signal.Signals) -> None:
+    python, begun = tmp_path / "python", tmp_path / "begun"
+    python.write_text(f"#!/bin/sh\necho $$ >> {begun}\nexec sleep 60\n")
+    python.chmod(0o755)
+    for program in script.PROGRAMS:
+        (tmp_path / program).symlink_to("/bin/true")
+    env = {**os.environ, "KEELSTORE_PYTHON": str(python), "SHARED": str(tmp_path / "none")}
+    run = subprocess.Popen(["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, str(PATH), "lint", "conformance"], env=env,
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    try:
+        until(lambda: begun.read_text().endswith("\n"), "the first command runs")
+        run.send_signal(number)
+        out, _ = run.communicate(timeout=20)
+    finally:
+        run.kill()
+        pids = [int(line) for line in begun.read_text().split()]
+        for pid in filter(alive, pids):
+            os.kill(pid, signal.SIGKILL)
+    assert run.returncode == 130 and len(pids) == 1, out
