@@ -98,7 +98,13 @@ class Preloaded:
         status.unlink(missing_ok=True)
         began = log.stat().st_size if log.exists() else 0
         forked = Forked(self._ask({"runs": [[module, list(arguments)] for module, arguments in runs], "log": str(log), "status": str(status)}), log)
-        assert forked.ends_within(timeout_s), f"{runs} take longer than {timeout_s} s: {forked.output[-2000:]}"
+        ended = False
+        try:
+            ended = forked.ends_within(timeout_s)
+        finally:
+            if not ended:
+                forked.stop()
+        assert ended, f"{runs} take longer than {timeout_s} s: {forked.output[-2000:]}"
         assert status.exists() and status.read_text() == "0", forked.output[began:][-3000:]
 
     def _ask(self, what: dict[str, Any]) -> int:

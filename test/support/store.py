@@ -66,8 +66,12 @@ class Store:
         generate.prepare(Layout(str(self.data), replace(Settings.fresh(self.host, self.port, self.nodes), workers=self.workers, test_users=True)))
 
     def up(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        return self.command("up", "--detach", "--port", str(self.port), "--workers", str(self.workers), "--nodes", str(self.nodes),
-                            "--test-users", *arguments, check=check)
+        try:
+            return self.command("up", "--detach", "--port", str(self.port), "--workers", str(self.workers), "--nodes", str(self.nodes),
+                                "--test-users", *arguments, check=check)
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            self.command("down", check=False)  # what it has started by then stays
+            raise
 
     def down(self) -> None:
         self.command("down")
