@@ -84,3 +84,13 @@ def test_what_stops_it_stops_what_runs_and_begins_nothing_more(script: Any, tmp_
         for pid in filter(alive, pids):
             os.kill(pid, signal.SIGKILL)
     assert run.returncode == 130 and len(pids) == 1, out
+
+
+def test_results_of_an_earlier_run_are_not_told(script: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(script.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(script, "execute", lambda *_: (False, {}))
+    old = tmp_path / "keelstore-conformance-results" / "7" / "failed.txt"
+    old.parent.mkdir(parents=True)
+    old.write_text("test_of_yesterday\n")
+    assert script.conform("python", 7, "--nodes 4", ["x"], script.Shown(True)) == (False, {})
+    assert script.FAILED == []
