@@ -12,6 +12,7 @@ from keelstore.common.errors import BadRequest, ClientDisconnect, ClientTimeout
 from keelstore.common.http import Request, Response
 from keelstore.common.httpserver import ServerOptions, server_options
 from keelstore.common.limits import Limits
+from keelstore.common.middleware.s3api.chunks import open_stream
 from test.support.smuggling import CHUNKED_HEAD, DOUBTFUL, REFUSED
 from test.support.wire import dial, read_all, read_until, serve, talk
 
@@ -248,6 +249,29 @@ def test_unread_chunked_body_closes_unless_its_end_is_here():
         assert b"Connection: close" in answer and app.seen == ["PUT /o"]
         answer = talk(served.address, CHUNKED_HEAD + b"0\r\n\r\n" + closing(b"GET /p HTTP/1.1\r\n\r\n"))
         assert answer.count(b"200 OK") == 2 and app.seen[1:] == ["PUT /o", "GET /p"]
+
+
+@pytest.mark.parametrize("rest", [CANARY, CANARY * 3000], ids=["short", "long"])
+@pytest.mark.parametrize("is_chunked", [False, True], ids=["length", "chunked"])
+def test_what_comes_behind_the_frames_of_s3_is_no_request(rest, is_chunked):
+    """The framing ``aws-chunked`` is not read beyond its last line (``s3api/chunks``)."""
+    seen = []
+
+    def app(environ, start_response):
+        seen.append(environ["PATH_INFO"])
+        data = b""
+        if environ["REQUEST_METHOD"] == "PUT":
+            data = open_stream(environ["wsgi.input"], "STREAMING-UNSIGNED-PAYLOAD-TRAILER", "5", None, None, {}).read(100)
+        return Response(200, body=data)(environ, start_response)
+
+    body = b"5\r\nhello\r\n0\r\n\r\n" + rest
+    framed = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    request = CHUNKED_HEAD + framed if is_chunked else b"PUT /o HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    with serve(app) as served:
+        answer = talk(served.address, request + closing(b"GET /p HTTP/1.1\r\n\r\n"))
+    is_kept = len(rest) < 65536
+    assert b"\r\n\r\nhello" in answer and seen == (["/o", "/p"] if is_kept else ["/o"])
+    assert answer.count(b"HTTP/1.1 ") == len(seen) and answer.count(b"Connection: close") == 1
 
 
 # -- clients that stop
