@@ -2,7 +2,7 @@
 
 In the recon file ``daemons`` each keeps its own state under ``workers``, by daemon and first device; ``daemons`` has, under
 the daemon's name, what these come to together. A process that is replaced has the share of the one before it;
-what one that is gone has left counts no more.
+what one that is gone has left counts no more, unless it was to make one pass only.
 """
 
 from __future__ import annotations
@@ -49,8 +49,11 @@ def _combined(name: str, values: list[Any]) -> Any:
     return max(values) if name in _LARGEST else min(values) if name in _SMALLEST else sum(values)
 
 
-def leave(recon: ReconCache, name: str, share: frozenset[str], state: Mapping[str, Any]) -> None:
-    """Leave the state of the process that has ``share`` of the devices of daemon ``name``; its parent is the daemon."""
+def leave(recon: ReconCache, name: str, share: frozenset[str], state: Mapping[str, Any], may_end: bool = False) -> None:
+    """Leave the state of the process that has ``share`` of the devices of daemon ``name``; its parent is the daemon.
+
+    ``may_end``: each process makes one pass and ends, and counts all the same.
+    """
     parent = os.getppid()
     own = {**state, "pid": parent}
     key = f"{name} {min(share)}"
@@ -58,7 +61,7 @@ def leave(recon: ReconCache, name: str, share: frozenset[str], state: Mapping[st
              if other.startswith(f"{name} ") and other != key and isinstance(entry, Mapping)}
     others = {other: entry["state"] for other, entry in known.items()
               if entry.get("parent") == parent and not share & set(entry["devices"])
-              and os.path.exists(f"/proc/{entry.get('worker')}")}
+              and (may_end or os.path.exists(f"/proc/{entry.get('worker')}"))}
     recon.update("daemons", {
         "workers": {**{other: {} for other in known.keys() - others.keys()},
                     key: {"parent": parent, "worker": os.getpid(), "devices": sorted(share), "state": own}},

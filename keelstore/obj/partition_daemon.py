@@ -273,7 +273,7 @@ class PartitionDaemon(Daemon):
 
     def leave(self, state: dict[str, Any]) -> None:
         if self.share and self.world.recon is not None:
-            daemon_shares.leave(self.world.recon, self.name, self.share, state)
+            daemon_shares.leave(self.world.recon, self.name, self.share, state, may_end=not self._is_forever)
         else:
             super().leave(state)
 

@@ -52,7 +52,9 @@ def test_each_process_changes_its_own_part(tmp_path: Path, monkeypatch: pytest.M
     with monkeypatch.context() as patch:
         patch.setattr(os, "getpid", lambda: 1 << 30)
         daemon_shares.leave(recon, "x", frozenset({"d4"}), {"done": 100})
-    assert entry()["done"] == 115
+        daemon_shares.leave(recon, "x", frozenset({"d5"}), {"done": 1000}, may_end=True)
+    assert entry()["done"] == 1115
+    daemon_shares.leave(recon, "x", frozenset({"d5"}), {"done": 0}, may_end=True)
     daemon_shares.leave(recon, "x", frozenset({"d0", "d2"}), {"done": 5})  # d4 is removed, and its process ends
     assert entry()["done"] == 15
     monkeypatch.setattr(os, "getppid", lambda: 1)  # started anew

@@ -70,6 +70,8 @@ class Handler(socketserver.StreamRequestHandler):
                 head += line
             length = next((int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0)
             body = self.rfile.read(length)
+            if len(body) < length:
+                return
             self.server.seen.append(head + body)
             if not (head.startswith(b"HEAD") and b"404" not in self.server.answer):
                 self.wfile.write(self.server.answer)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from keelstore.common.byteranges import parse
+from keelstore.common.http import BODY_CHECKED
 from keelstore.common.middleware.copy import Copy, CopyOptions
 from keelstore.common.middleware.crypto import meta
 from test.unit.common.middleware.crypto.helpers import OTHER, ROOT, EncryptedCluster, encrypted
@@ -52,6 +53,7 @@ def test_what_is_stored_is_not_what_was_sent(cluster: EncryptedCluster, body: by
     assert got.headers["X-Object-Meta-Word"] == SECRET_WORD and got.headers["X-Object-Meta-Empty"] == ""
     assert got.headers["X-Backend-Crypto-Cipher"] == "AES_CTR_256"
     assert not [name for name in got.headers if "sysmeta-crypto" in name.lower()]
+    got.headers.pop(BODY_CHECKED, None)  # of a body that the server has read before
     head = cluster.ask("HEAD", OBJ)
     assert {**head.headers, "X-Trans-Id": ""} == {**got.headers, "X-Trans-Id": ""}
     entry, stored = listed(cluster)["o"], listed(cluster, raw=True)["o"]
