@@ -135,15 +135,20 @@ _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c
 _KEEP_SIZE = 1
 
 
-def allocate(fd: int, size: int) -> None:
-    """Reserve ``size`` bytes for an open file without changing its length. Raises DeviceFull.
+def check_room(fd: int, size: int) -> None:
+    """Raises DeviceFull where the device of an open file has no room for so many bytes."""
+    room = os.fstatvfs(fd)
+    if size > room.f_frsize * room.f_bavail:
+        raise DeviceFull(os.strerror(errno.ENOSPC))
+
+
+def allocate(fd: int, size: int, start: int = 0) -> None:
+    """Reserve the bytes from ``start`` to ``size`` for an open file without changing its length. Raises DeviceFull.
 
     A file system that cannot allocate ahead is left alone.
     """
-    room = os.fstatvfs(fd)
-    if size > room.f_frsize * room.f_bavail:
-        raise DeviceFull(os.strerror(errno.ENOSPC))  # else the kernel takes all there is before it says so
-    if size > 0 and _libc.fallocate(fd, _KEEP_SIZE, 0, size) != 0:
+    check_room(fd, size - start)  # else the kernel takes all there is before it says so
+    if size > start and _libc.fallocate(fd, _KEEP_SIZE, start, size - start) != 0:
         code = ctypes.get_errno()
         if code in _FULL:
             raise DeviceFull(os.strerror(code))

@@ -38,6 +38,7 @@ log = logging.getLogger("keelstore.obj")
 
 MAX_ATTEMPTS = 3  # to name a file whose directory a cleaner removes meanwhile
 ALLOCATE_FROM = 65536  # bytes; below, the room check and the write itself do
+ALLOCATE_AHEAD = 16 << 20  # bytes held beyond what has come: who announces much and sends nothing fills no disk
 WRITE_SIZE = 524288  # bytes that a streamed body collects for one visit to a disk thread
 
 
@@ -180,7 +181,8 @@ def _start(place: Place, reserve: fs.Reserve, size: int | None, allocates: bool)
     try:
         reserve.check(new.fd, size or 0)
         if size is not None and size >= ALLOCATE_FROM and allocates:
-            fs.allocate(new.fd, size)
+            fs.check_room(new.fd, size)
+            fs.allocate(new.fd, min(size, ALLOCATE_AHEAD))
     except BaseException:
         new.discard()
         raise
@@ -230,6 +232,9 @@ class Upload:
                  digests: bool):
         self._place, self._reserve, self._bytes_per_sync = place, reserve, bytes_per_sync
         self._hash: Any = md5(usedforsecurity=False) if digests else None
+        self._announced = size if allocates and size else 0
+        self._allocated = ALLOCATE_AHEAD
+        self._written = 0
         self._pieces: list[bytes] = []
         self._held = 0
         self._unsynced = 0
@@ -259,6 +264,11 @@ class Upload:
         if new is None:
             return  # given up before this began
         try:
+            self._written += sum(map(len, pieces))
+            if self._allocated < min(self._written, self._announced):
+                upto = min(self._written + ALLOCATE_AHEAD, self._announced)
+                fs.allocate(new.fd, upto, self._allocated)
+                self._allocated = upto
             fs.write_pieces(new.fd, pieces)
             for piece in pieces:
                 if self._hash is not None:

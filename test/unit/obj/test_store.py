@@ -22,7 +22,7 @@ from keelstore.common.errors import (
     ObjectStateChanged,
 )
 from keelstore.common.timestamp import Timestamp
-from keelstore.obj import attributes, layout
+from keelstore.obj import attributes, layout, writer
 from keelstore.obj.metadata import CHECKSUM_XATTR, RECORD_XATTR, encode
 from keelstore.obj.place import Place
 from keelstore.obj.reader import Validation
@@ -60,6 +60,24 @@ def test_what_is_written_is_read(box):
     assert stored.read_all(Validation()) == b"hello"
     assert box.files(place) == ["0.data"]
     assert set(os.listxattr(f"{place.directory}/{layout.data_name(stamp(0))}")) == {CHECKSUM_XATTR, RECORD_XATTR}
+
+
+def test_who_announces_much_and_sends_little_takes_little_room(box):
+    place = box.place()
+    uploads = [box.store.upload(place, 5 << 30) for _ in range(3)]
+    size = 40 << 20
+    for upload in uploads:
+        upload.write(bytes(size))
+        upload.flush()
+        taken = os.fstat(upload._new.fd).st_blocks * 512
+        assert size < taken < size + 2 * writer.ALLOCATE_AHEAD
+        upload.abort()
+    whole = box.store.upload(place, size)
+    for _ in range(40):
+        whole.write(bytes(1 << 20))
+    whole.flush()
+    assert os.fstat(whole._new.fd).st_blocks * 512 < size + (1 << 20)
+    whole.abort()
 
 
 def test_newer_object_replaces_the_older(box):
