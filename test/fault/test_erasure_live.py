@@ -152,7 +152,7 @@ def test_scenario_110_a_version_that_a_device_missed(fragment_stage: FragmentSta
         rows = stage.internal(account).get(hidden, query="format=json", headers=INTERNAL_HEADERS).expect(200).json()
         spot = Fragments(stage, account, hidden, next(row["name"] for row in rows if name in row["name"]))
         home = [node for node in spot.primaries if node.device == lost.device]
-        if home:
+        if home and len(spot.holders()) == 1:  # more where the proxy still leaves a device alone that an earlier test took away
             break
     (handoff,) = spot.holders()
     place = home[0].index or 0
