@@ -20,6 +20,7 @@ from keelstore.common.ring.builder import RingBuilder
 from keelstore.common.ring.devices import RingDevice
 from keelstore.obj.relink_plan import CLEANUP, RELINK
 from test.support.objects import HASH_PATH, NOW, StoreBox, metadata_of, stamp
+from test.support.peers import EC_POLICY
 from test.support.processes import ROOT
 
 POWER = 3
@@ -43,13 +44,7 @@ swift_hash_path_suffix = {HASH_PATH.suffix.decode()}
 [storage-policy:0]
 name = gold
 default = yes
-[storage-policy:2]
-name = ec42
-policy_type = erasure_coding
-ec_type = isa_l_rs_vand
-ec_num_data_fragments = 4
-ec_num_parity_fragments = 2
-"""
+""" + EC_POLICY
 
 
 class Stage:

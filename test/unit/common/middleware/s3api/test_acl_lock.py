@@ -8,21 +8,11 @@ import pytest
 
 from keelstore.common.http import Response
 from keelstore.common.middleware.s3api.errors import S3Error
-from keelstore.common.middleware.s3api.exclusive import Exclusive
 from keelstore.common.middleware.s3api.options import S3ApiOptions
 from keelstore.common.middleware.s3api.request import S3Request
 from keelstore.common.middleware.s3api.resources.acls import put_object_acl
 from keelstore.common.middleware.s3api.target import Target
-
-
-def is_held() -> bool:
-    mine = Exclusive({}, "AUTH_a", "b", "k")
-    try:
-        mine.acquire(0)
-    except S3Error:
-        return True
-    mine.release()
-    return False
+from test.support.exclusives import is_held
 
 
 def test_object_is_read_under_the_lock_and_the_body_before() -> None:
@@ -30,12 +20,12 @@ def test_object_is_read_under_the_lock_and_the_body_before() -> None:
 
     class Body:
         def read(self, size: int = -1) -> bytes:
-            seen.append(("body", is_held()))
+            seen.append(("body", is_held("AUTH_a", "b", "k")))
             return b""
 
     def swift(environ: Any, start_response: Any) -> Any:
         if environ["PATH_INFO"] == "/v1/AUTH_a/b/k":
-            seen.append((environ["REQUEST_METHOD"], is_held()))
+            seen.append((environ["REQUEST_METHOD"], is_held("AUTH_a", "b", "k")))
             return Response(404, body=b"")(environ, start_response)
         return Response(204)(environ, start_response)
 
@@ -43,4 +33,4 @@ def test_object_is_read_under_the_lock_and_the_body_before() -> None:
                "HTTP_TRANSFER_ENCODING": "chunked", "HTTP_X_AMZ_ACL": "private", "wsgi.input": Body()}
     with pytest.raises(S3Error):
         put_object_acl(S3Request(environ, swift, S3ApiOptions(s3_acl=True), Target("b", "k"), None, lambda *_: "AUTH_a"))
-    assert set(seen) == {("body", False), ("HEAD", True)} and not is_held()
+    assert set(seen) == {("body", False), ("HEAD", True)} and not is_held("AUTH_a", "b", "k")

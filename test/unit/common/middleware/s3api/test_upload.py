@@ -10,12 +10,12 @@ import pytest
 
 from keelstore.common.http import Request, Response
 from keelstore.common.middleware.s3api.errors import S3Error
-from keelstore.common.middleware.s3api.exclusive import Exclusive
 from keelstore.common.middleware.s3api.options import S3ApiOptions
 from keelstore.common.middleware.s3api.request import S3Request
 from keelstore.common.middleware.s3api.resources.complete import abort, complete
 from keelstore.common.middleware.s3api.target import Target
 from keelstore.common.middleware.s3api.upload import is_complete
+from test.support.exclusives import is_held
 
 ID = "A" * 48
 MARKER, PART = f"/v1/AUTH_a/b+segments/k/{ID}", f"/v1/AUTH_a/b+segments/k/{ID}/1"
@@ -33,7 +33,7 @@ class Swift:
     def __call__(self, environ: Any, start_response: Any) -> Any:
         request, method, path = Request(environ), environ["REQUEST_METHOD"], environ["PATH_INFO"]
         if method in ("PUT", "DELETE"):
-            self.writes.append((method, path, is_held()))
+            self.writes.append((method, path, is_held("AUTH_a", "b", f"k/{ID}")))
         if path == "/v1/AUTH_a/b/k" and method == "HEAD":
             self.newest = self.newest and "HTTP_X_NEWEST" in environ and "swift.authorize_override" in environ
         return self._answer(method, path, request)(environ, start_response)
@@ -54,17 +54,6 @@ class Swift:
             entry = {"name": f"k/{ID}/1", "hash": "0" * 32, "bytes": 5, "last_modified": ""}
             return Response(200, body=json.dumps([entry]).encode())
         return Response({"PUT": 201, "DELETE": 204}.get(method, 200), body=b"")
-
-
-def is_held() -> bool:
-    """Whether somebody is alone with the upload."""
-    mine = Exclusive({}, "AUTH_a", "b", f"k/{ID}")
-    try:
-        mine.acquire(0)
-    except S3Error:
-        return True
-    mine.release()
-    return False
 
 
 def request_to(swift: Swift, body: bytes = b"") -> S3Request:
@@ -92,10 +81,10 @@ def test_a_doubt_is_an_error_and_nothing_is_deleted(method: str, path: str, stat
 def test_what_is_not_there_is_no_doubt() -> None:
     swift = Swift({("HEAD", "/v1/AUTH_a/b/k"): 404, ("GET", "/v1/AUTH_a/b"): 404}, ("2", "1"), ID)
     assert abort(request_to(swift)).status == 204
-    assert swift.writes == [("DELETE", PART, True), ("DELETE", MARKER, True)] and not is_held()
+    assert swift.writes == [("DELETE", PART, True), ("DELETE", MARKER, True)] and not is_held("AUTH_a", "b", f"k/{ID}")
 
 
 def test_manifest_is_written_while_nobody_aborts() -> None:
     swift = Swift()
     assert complete(request_to(swift, BODY)).status == 200
-    assert swift.writes == [("PUT", "/v1/AUTH_a/b/k", True), ("DELETE", MARKER, True)] and not is_held()
+    assert swift.writes == [("PUT", "/v1/AUTH_a/b/k", True), ("DELETE", MARKER, True)] and not is_held("AUTH_a", "b", f"k/{ID}")
