@@ -160,7 +160,7 @@ class Reading:
                     break
         self._drop_outdated()
         answer = self._answer()
-        if answer.status == 503 and self.source is None:
+        if answer.status == 503:
             while (self.source is None or self.is_newest) and (node := self.nodes.last_resort()) is not None:
                 response = self.ask(node)
                 if response is not None:
