@@ -16,7 +16,7 @@ from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
-from keelstore.common import fs, logs
+from keelstore.common import logs
 from keelstore.common.cluster import Cluster, load_cluster
 from keelstore.common.daemon import ProcessOptions, die_with_parent, drop_privileges, raise_limits, set_priority
 from keelstore.common.daemon_frame import Selection
@@ -26,6 +26,7 @@ from keelstore.common.paste_config import read_config
 from keelstore.common.policy import Policy
 from keelstore.common.recon_cache import ReconCache
 from keelstore.common.ring.ring import RingFile
+from keelstore.common.room import Reserve
 from keelstore.obj.options import ObjectRelinkerOptions
 from keelstore.obj.relink_hashdir import Log
 from keelstore.obj.relink_plan import STEPS, Powers, applies
@@ -144,7 +145,7 @@ class Run:
     recon: ReconCache | None
 
     def relinker(self, log: Log) -> Relinker:
-        store = ObjectStore(self.cluster.hash_path, reserve=fs.Reserve.parse("0"), reclaim_age_s=self.options.reclaim_age,
+        store = ObjectStore(self.cluster.hash_path, reserve=Reserve.parse("0"), reclaim_age_s=self.options.reclaim_age,
                             commit_window_s=self.options.commit_window, logger=self.log, remembers=0)
         report = Report(log, self.recon, self.options.stats_interval, time.time)
         return Relinker(self.step, self.changes, self.options, store, report, log, self.only)

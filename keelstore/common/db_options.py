@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from keelstore.common import fs
 from keelstore.common.daemon_frame import DaemonOptions
 from keelstore.common.options import not_negative, option, port_number, positive
+from keelstore.common.room import reserve_problem
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class DatabaseReplicatorOptions(DaemonOptions):
                                    check=port_number)
     ring_check_interval: float = option(15.0, "Seconds between two looks for a new ring.", check=positive)
     fallocate_reserve: str = option("1%", "Space that copies of databases leave free on a device: bytes, or a percentage.",
-                                    check=fs.reserve_problem)
+                                    check=reserve_problem)
 
 
 @dataclass(frozen=True)

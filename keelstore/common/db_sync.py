@@ -29,6 +29,7 @@ from keelstore.common.http import Response
 from keelstore.common.peers import Peers
 from keelstore.common.proof import is_proof
 from keelstore.common.ring.ring import Node
+from keelstore.common.room import Reserve
 from keelstore.common.rsync import RsyncOptions
 from keelstore.common.timestamp import Timestamp
 
@@ -72,10 +73,10 @@ class Collaborators:
     log: logging.Logger
     count: Callable[[str, int], None]
     agent: str
-    reserve: fs.Reserve = field(init=False)
+    reserve: Reserve = field(init=False)
 
     def __post_init__(self) -> None:
-        self.reserve = fs.Reserve.parse(self.options.fallocate_reserve)
+        self.reserve = Reserve.parse(self.options.fallocate_reserve)
 
 
 class DatabaseSync:

@@ -24,6 +24,7 @@ from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.errors import BackendError, BadRequest, ClientDisconnect, LengthRequired
 from keelstore.common.headers import Headers
 from keelstore.common.http import Request, Response
+from keelstore.common.room import Reserve
 
 OFFER: Final = "X-Keelstore-Takes-Databases"
 TYPE: Final = "application/vnd.sqlite3"
@@ -45,7 +46,7 @@ def arrived_path(device_path: str, database_id: object) -> str:
     return f"{device_path}/tmp/{database_id}"
 
 
-def take(request: Request, device_path: str, reserve: fs.Reserve) -> Response:
+def take(request: Request, device_path: str, reserve: Reserve) -> Response:
     """Store the file that a request brings. Raises RequestError, DeviceFull."""
     size = request.content_length
     if size is None:

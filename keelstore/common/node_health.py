@@ -35,6 +35,7 @@ from keelstore.common import concurrency, fs
 from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.errors import WaitTimeout
 from keelstore.common.recon_cache import ReconCache
+from keelstore.common.room import Reserve
 
 FORMAT: Final = 1
 DEVICE_S: Final = 3.0  # a device that does not answer within this is as good as gone
@@ -42,7 +43,7 @@ _DATADIR: Final = re.compile(r"(objects(-\d+)?|containers|accounts)")
 _READ_ONLY: Final = 1  # ST_RDONLY of statvfs
 
 
-def health(role: str, recon_cache: str, devices: str, mount_check: bool, reserve: fs.Reserve, rings: Mapping[str, Any],
+def health(role: str, recon_cache: str, devices: str, mount_check: bool, reserve: Reserve, rings: Mapping[str, Any],
            cluster_file_md5: str | None, now: float, up_s: float) -> dict[str, Any]:
     """All of it. For a green thread: devices are asked on threads of their own, all at once, for at most DEVICE_S."""
     cache = ReconCache(recon_cache)
@@ -66,7 +67,7 @@ def health(role: str, recon_cache: str, devices: str, mount_check: bool, reserve
 # -- devices -----------------------------------------------------------------------------------------------------------
 
 
-def look_at_devices(root: str, mount_check: bool, reserve: fs.Reserve) -> dict[str, Any]:
+def look_at_devices(root: str, mount_check: bool, reserve: Reserve) -> dict[str, Any]:
     """What each directory below ``root`` says of itself."""
     try:
         names = sorted(name for name in os.listdir(root) if fs.is_device_name(name))
@@ -100,7 +101,7 @@ def unusable(problem: str) -> dict[str, Any]:
             "quarantined": {}, "quarantined_at": None}
 
 
-def look_at_device(path: str, mount_check: bool, reserve: fs.Reserve) -> dict[str, Any] | None:
+def look_at_device(path: str, mount_check: bool, reserve: Reserve) -> dict[str, Any] | None:
     """None for what is no directory. Blocks; costs a handful of calls, however much is stored. Raises OSError."""
     if not os.path.isdir(path):
         return None

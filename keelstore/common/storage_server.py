@@ -36,6 +36,7 @@ from keelstore.common.limits import is_valid_text
 from keelstore.common.metrics import Meter
 from keelstore.common.names import reserved_problem
 from keelstore.common.options import option, positive
+from keelstore.common.room import Reserve, reserve_problem
 from keelstore.common.stats import NO_STATS, NoStats
 from keelstore.common.timestamp import Timestamp
 
@@ -53,7 +54,7 @@ class StorageServerOptions:
     replication_server: bool = option(True, "Answer the replication verbs too; false leaves them to another process.")
     log_requests: bool = option(True, "Write an access line for each request.")
     fallocate_reserve: str = option("1%", "Space kept free on each device: bytes, or a percentage with %.",
-                                    check=fs.reserve_problem)
+                                    check=reserve_problem)
     conn_timeout: float = option(0.5, "Seconds to wait for a connection to another node.", check=positive)
     node_timeout: float = option(3.0, "Seconds to wait for an answer of another node.", check=positive)
 
@@ -81,7 +82,7 @@ class StorageServer:
     def __init__(self, options: StorageServerOptions, cluster: Cluster, logger: logging.Logger,
                  clock: Callable[[], float] = time.time):
         self.options_common, self.cluster, self.logger, self.clock = options, cluster, logger, clock
-        self.reserve = fs.Reserve.parse(options.fallocate_reserve)
+        self.reserve = Reserve.parse(options.fallocate_reserve)
         allowed = dict(self.handlers())
         if not options.replication_server:
             for verb in self.replication_verbs:

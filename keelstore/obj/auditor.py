@@ -26,6 +26,7 @@ from keelstore.common.daemon_frame import ALL, Daemon, Selection, World
 from keelstore.common.device_walk import Device, partitions, usable_devices
 from keelstore.common.errors import StorageError
 from keelstore.common.policy import Policy
+from keelstore.common.room import Reserve
 from keelstore.common.work import RateLimit, for_each
 from keelstore.obj import hashes, layout
 from keelstore.obj.audit import AuditStore, Brake, Finding, Inspector
@@ -82,7 +83,7 @@ class ObjectAuditor(Daemon):
     def __init__(self, options: ObjectAuditorOptions, world: World, cluster: Cluster, watchers: Sequence[Watcher] = ()):
         super().__init__(world, options.interval, options.concurrency)
         self.options, self._policies, self._watchers = options, list(cluster.policies), list(watchers)
-        base = ObjectStore(cluster.hash_path, reserve=fs.Reserve.parse("0"), logger=self.log, clock=world.clock)
+        base = ObjectStore(cluster.hash_path, reserve=Reserve.parse("0"), logger=self.log, clock=world.clock)
         self.inspector = Inspector(AuditStore(base), self.log, world.clock, options.reclaim_age,
                                    options.rsync_tempfile_timeout or DAY_S)
         self.totals = {FULL: Totals(), QUICK: Totals()}

@@ -23,6 +23,7 @@ from keelstore.common.errors import DeviceUnavailable, StorageError
 from keelstore.common.peers import Address, Peers
 from keelstore.common.policy import Policy
 from keelstore.common.ring.ring import Node, Ring, RingFile
+from keelstore.common.room import Reserve
 from keelstore.common.work import Risk, Workers, WorkQueue, back_off_s, jitter
 from keelstore.obj import layout
 from keelstore.obj.jobs import Key
@@ -55,7 +56,7 @@ class PartitionDaemon(Daemon):
         self._cluster, self._addresses, self._rings = cluster, frozenset(addresses), dict(rings)
         self._common = options
         self.store = ObjectStore(
-            cluster.hash_path, reserve=fs.Reserve.parse("0"), reclaim_age_s=options.reclaim_age,
+            cluster.hash_path, reserve=Reserve.parse("0"), reclaim_age_s=options.reclaim_age,
             commit_window_s=options.commit_window, logger=self.log, clock=world.clock, remembers=0,
         )  # fmt: skip
         self.peers = Peers(backend, world.clock, self._on_return)

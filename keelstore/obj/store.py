@@ -26,6 +26,7 @@ from keelstore.common.errors import (
 )
 from keelstore.common.names import HashPath
 from keelstore.common.policy import Policy
+from keelstore.common.room import Reserve
 from keelstore.common.stats import NO_STATS, NoStats
 from keelstore.common.timestamp import Timestamp
 from keelstore.obj import attributes, hashes, layout, writer
@@ -48,7 +49,7 @@ class ObjectStore:
         self,
         hash_path: HashPath,
         *,
-        reserve: fs.Reserve,
+        reserve: Reserve,
         reclaim_age_s: float = 604800.0,
         commit_window_s: float = 60.0,
         bytes_per_sync: int = 512 << 20,

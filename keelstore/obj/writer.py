@@ -27,6 +27,7 @@ from typing import Any
 from keelstore.common import fs
 from keelstore.common.concurrency import on_disk, on_disk_thread
 from keelstore.common.errors import DeviceFull, ObjectStateChanged, StorageError
+from keelstore.common.room import Reserve, allocate, check_room
 from keelstore.common.timestamp import Timestamp
 from keelstore.obj import attributes, hashes, layout
 from keelstore.obj.fileset import resolve
@@ -174,22 +175,22 @@ def _newest_tombstone(files: list[StoredFile]) -> Timestamp | None:
     return max((file.timestamp for file in files if file.kind == TOMBSTONE), default=None)
 
 
-def _start(place: Place, reserve: fs.Reserve, size: int | None, allocates: bool) -> tuple[fs.NewFile, tuple[str, ...]]:
+def _start(place: Place, reserve: Reserve, size: int | None, allocates: bool) -> tuple[fs.NewFile, tuple[str, ...]]:
     """Steps 1 and the first half of 2."""
     made = fs.make_directories(place.directory, place.device_path)
     new = fs.create_file(place.directory, place.tmp_path)
     try:
         reserve.check(new.fd, size or 0)
         if size is not None and size >= ALLOCATE_FROM and allocates:
-            fs.check_room(new.fd, size)
-            fs.allocate(new.fd, min(size, ALLOCATE_AHEAD))
+            check_room(new.fd, size)
+            allocate(new.fd, min(size, ALLOCATE_AHEAD))
     except BaseException:
         new.discard()
         raise
     return new, made
 
 
-def write_small(publication: Publication, reserve: fs.Reserve, body: bytes, metadata: Mapping[str, str]) -> None:
+def write_small(publication: Publication, reserve: Reserve, body: bytes, metadata: Mapping[str, str]) -> None:
     """A data file whose body is at hand: everything in one call."""
     new, made = _start(publication.place, reserve, len(body), False)
     try:
@@ -200,7 +201,7 @@ def write_small(publication: Publication, reserve: fs.Reserve, body: bytes, meta
         new.discard()
 
 
-def write_meta(publication: Publication, reserve: fs.Reserve, metadata: Mapping[str, str]) -> None:
+def write_meta(publication: Publication, reserve: Reserve, metadata: Mapping[str, str]) -> None:
     """A metadata file."""
     assert publication.kind == META
     new, made = _start(publication.place, reserve, None, False)
@@ -228,13 +229,12 @@ class Upload:
     computes the MD5 unless ``digests`` is false.
     """
 
-    def __init__(self, place: Place, reserve: fs.Reserve, size: int | None, *, bytes_per_sync: int, allocates: bool,
+    def __init__(self, place: Place, reserve: Reserve, size: int | None, *, bytes_per_sync: int, allocates: bool,
                  digests: bool):
         self._place, self._reserve, self._bytes_per_sync = place, reserve, bytes_per_sync
         self._hash: Any = md5(usedforsecurity=False) if digests else None
         self._announced = size if allocates and size else 0
         self._allocated = ALLOCATE_AHEAD
-        self._written = 0
         self._pieces: list[bytes] = []
         self._held = 0
         self._unsynced = 0
@@ -264,10 +264,9 @@ class Upload:
         if new is None:
             return  # given up before this began
         try:
-            self._written += sum(map(len, pieces))
-            if self._allocated < min(self._written, self._announced):
-                upto = min(self._written + ALLOCATE_AHEAD, self._announced)
-                fs.allocate(new.fd, upto, self._allocated)
+            if self._allocated < min(self.size, self._announced):
+                upto = min(self.size + ALLOCATE_AHEAD, self._announced)
+                allocate(new.fd, upto, self._allocated)
                 self._allocated = upto
             fs.write_pieces(new.fd, pieces)
             for piece in pieces:

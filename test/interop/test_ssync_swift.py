@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from keelstore.common import fs
 from keelstore.common.backend import Backend
 from keelstore.common.errors import BackendError
 from keelstore.common.headers import Headers
 from keelstore.common.policy import ReplicationPolicy
 from keelstore.common.ring.ring import Node
+from keelstore.common.room import Reserve
 from keelstore.common.timestamp import Timestamp
 from keelstore.obj.place import Place
 from keelstore.obj.ssync import protocol
@@ -75,7 +75,7 @@ class Device:
 
     def __init__(self, peers: Peers, name: str):
         self.name, self.path = name, str(peers.devices / name)
-        self.store = ObjectStore(peers.hash_path, reserve=fs.Reserve.parse("0"), reclaim_age_s=10**9).scanner()
+        self.store = ObjectStore(peers.hash_path, reserve=Reserve.parse("0"), reclaim_age_s=10**9).scanner()
 
     def place(self, name: str, partition: int) -> Place:
         return self.store.place(self.name, self.path, GOLD, str(partition), "a", "c", name)

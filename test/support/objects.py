@@ -8,7 +8,6 @@ from collections.abc import Callable
 from hashlib import md5
 from typing import Any
 
-from keelstore.common import fs
 from keelstore.common.backend import Backend
 from keelstore.common.cluster import Cluster
 from keelstore.common.headers import Headers
@@ -16,6 +15,7 @@ from keelstore.common.http import Response, WSGIApp
 from keelstore.common.limits import Limits
 from keelstore.common.names import HashPath
 from keelstore.common.policy import ErasureCodingPolicy, Policies, ReplicationPolicy
+from keelstore.common.room import Reserve
 from keelstore.common.timestamp import Timestamp
 from keelstore.obj import layout
 from keelstore.obj.options import ObjectServerOptions
@@ -54,7 +54,7 @@ class StoreBox:
         self.device_path = f"{directory}/sda1"
         os.makedirs(self.device_path, exist_ok=True)
         self.clock = Clock()
-        self.store = ObjectStore(HASH_PATH, reserve=fs.Reserve.parse(reserve), clock=self.clock, **options)
+        self.store = ObjectStore(HASH_PATH, reserve=Reserve.parse(reserve), clock=self.clock, **options)
 
     def place(self, name: str = "o", partition: str = "7", policy: int = 0) -> Place:
         return self.store.place("sda1", self.device_path, POLICIES.by_index[policy], partition, "a", "c", name)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from keelstore import __version__
-from keelstore.common import fs, node_health
+from keelstore.common import node_health
 from keelstore.common.cluster import FILE_NAMES
 from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.http import Environ, Response, StartResponse, WSGIApp
@@ -31,6 +31,7 @@ from keelstore.common.logs import logger_for
 from keelstore.common.metrics import TEXT_TYPE, Meter
 from keelstore.common.metrics_page import page_of
 from keelstore.common.options import option, parse
+from keelstore.common.room import Reserve, reserve_problem
 
 AFTER: Final = ("catch_errors",)
 BEFORE: Final[tuple[str, ...]] = ()
@@ -48,7 +49,7 @@ class ReconOptions:
     swift_dir: str = option("/etc/swift", "Directory of the cluster file and the rings.")
     mount_check: bool = option(True, "In health and metrics a device that is no mount point is unusable.")
     fallocate_reserve: str = option("1%", "In health and metrics a device with less room than this is full.",
-                                    check=fs.reserve_problem)
+                                    check=reserve_problem)
 
 
 class Recon:
@@ -56,7 +57,7 @@ class Recon:
     def __init__(self, app: WSGIApp, options: ReconOptions, logger: logging.Logger, proc: str = "/proc",
                  now: Callable[[], float] = time.time):
         self.app, self.options, self.log, self._proc, self._now = app, options, logger, proc, now
-        self._reserve = fs.Reserve.parse(options.fallocate_reserve)
+        self._reserve = Reserve.parse(options.fallocate_reserve)
         self._up_s = node_health.Uptime()
         self._digests: dict[str, tuple[tuple[int, int, int], str]] = {}
         self._checks: dict[str, Callable[[str | None], Any]] = {

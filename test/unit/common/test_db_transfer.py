@@ -12,6 +12,7 @@ from keelstore.common import concurrency, db_transfer, sockets
 from keelstore.common.backend import Backend, serve_locally, stop_serving_locally
 from keelstore.common.errors import BackendError
 from keelstore.common.httpserver import Server as HttpServer
+from keelstore.common.room import Reserve
 from test.support.db_servers import Server, container_server
 
 HASH = "0a" * 16
@@ -78,10 +79,9 @@ def test_requests(server: Server, headers: dict[str, str], body: bytes, status: 
 
 
 def test_no_room(tmp_path: Path) -> None:
-    from keelstore.common import fs
 
     server = container_server(tmp_path)
-    server.app.reserve = fs.Reserve.parse("100%")
+    server.app.reserve = Reserve.parse("100%")
     answer = server("REPLICATE", f"/{HASH}", {"Content-Type": db_transfer.TYPE, db_transfer.ID: "x"}, body=b"abc")
     assert answer.status == 507 and not (server.device / "tmp" / "x").exists()
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from keelstore.common import fs
 from keelstore.common.node_health import health, relinking_of
 from keelstore.common.recon_cache import ReconCache
+from keelstore.common.room import Reserve
 
 
 def left(*done: int, pid: int = 0, code: int | None = 0) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def test_object_servers_tell_it(tmp_path: Path) -> None:
     ReconCache(str(tmp_path)).update("relinker", left(5))
 
     def told(role: str) -> Any:
-        return health(role, str(tmp_path), str(tmp_path), False, fs.Reserve.parse("0"), {}, None, 1.0, 1.0)["relinker"]
+        return health(role, str(tmp_path), str(tmp_path), False, Reserve.parse("0"), {}, None, 1.0, 1.0)["relinker"]
 
     assert told("object")["1"]["parts_done"] == 5
     assert told("container") == {}

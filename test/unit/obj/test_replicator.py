@@ -19,6 +19,7 @@ from keelstore.common.daemon_frame import ALL, Selection, World
 from keelstore.common.headers import Headers
 from keelstore.common.recon_cache import ReconCache
 from keelstore.common.ring.ring import Node
+from keelstore.common.room import Reserve
 from keelstore.common.timestamp import Timestamp
 from keelstore.common.work import Risk
 from keelstore.obj.options import ObjectReplicatorOptions
@@ -45,7 +46,7 @@ class Replicated:
         self.options = options
         proxy = self.cluster.proxy
         self.hash_path, self.policies = proxy.cluster.hash_path, proxy.cluster.policies
-        self.store = ObjectStore(self.hash_path, reserve=fs.Reserve.parse("0")).scanner()
+        self.store = ObjectStore(self.hash_path, reserve=Reserve.parse("0")).scanner()
         self.cluster.ask("PUT", "/v1/a")
         assert self.cluster.ask("PUT", "/v1/a/c").status == 201
         self.root = root
@@ -456,7 +457,7 @@ def test_case_X18_a_handoff_keeps_what_a_full_disk_will_not_take(cluster: Replic
     holders = cluster.holders("o")
     assert primaries[0].device not in holders
     store = cluster.cluster.apps[primaries[0].address].store
-    monkeypatch.setattr(store, "reserve", fs.Reserve.parse("100%"))
+    monkeypatch.setattr(store, "reserve", Reserve.parse("100%"))
     cluster.run_all(times=2)
     assert cluster.holders("o") == holders, "nothing was removed, nothing was written beyond the reserve"
     assert cluster.cluster.ask("GET", "/v1/a/c/o").body == b"body"

@@ -9,10 +9,10 @@ from hashlib import md5
 
 import pytest
 
-from keelstore.common import fs
 from keelstore.common.errors import BackendError, ObjectStateChanged, XattrNotSupported
 from keelstore.common.headers import Headers
 from keelstore.common.limits import Limits
+from keelstore.common.room import Reserve
 from keelstore.obj import attributes, layout
 from keelstore.obj.server import app_factory
 from test.support.objects import NOW, OBJECT, ServerBox, stamp
@@ -570,7 +570,7 @@ def test_name_that_is_not_utf8(box):
 def test_full_device(tmp_path):  # S46, C14
     box = ServerBox(str(tmp_path))
     put(box)
-    box.store.reserve = box.app.reserve = fs.Reserve.parse("100%")
+    box.store.reserve = box.app.reserve = Reserve.parse("100%")
     assert put(box, at=1).status == 507 and put(box, at=1, body=b"x" * 100000).status == 507
     headers = Headers({"X-Timestamp": stamp(1).internal, "Content-Type": "x/y"})
     upload = box.backend.upload(OBJECT, PATH, headers)

@@ -21,6 +21,7 @@ from keelstore.common.errors import (
     ObjectNotFound,
     ObjectStateChanged,
 )
+from keelstore.common.room import Reserve
 from keelstore.common.timestamp import Timestamp
 from keelstore.obj import attributes, layout, writer
 from keelstore.obj.metadata import CHECKSUM_XATTR, RECORD_XATTR, encode
@@ -563,7 +564,7 @@ def test_reserve_keeps_writes_out_but_not_deletes(tmp_path):
 
 def test_body_of_unknown_length_stops_at_the_reserve(box):
     upload = box.store.upload(box.place(), None)
-    upload._reserve = fs.Reserve.parse("100%")  # as if others had filled the device meanwhile
+    upload._reserve = Reserve.parse("100%")  # as if others had filled the device meanwhile
     with pytest.raises(DeviceFull):
         for _ in range(8):
             upload.write(b"x" * 65536)
