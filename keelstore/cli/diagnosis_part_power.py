@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from keelstore.cli.problems import WARNING, Problem, counted, listed
 from keelstore.cli.view import RingFacts, Server, View, ordered
+from keelstore.obj.relink_plan import CLEANUP, RELINK
 
-RELINK, CLEANUP = "relink", "cleanup"
 _NOT_COPIED: Final = "nothing of this policy is replicated, rebuilt or moved meanwhile"
 
 
