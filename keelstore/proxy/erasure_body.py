@@ -41,7 +41,7 @@ _CONTENT_RANGE = re.compile(r"\Abytes ([0-9]{1,20})-([0-9]{1,20})/")
 class Opener(Protocol):
     path: str
 
-    def others(self) -> Any: ...
+    def others(self, is_needed: bool = True) -> Any: ...
     def failed(self, node: Any, error: object) -> None: ...
     def open(self, node: Any, first: int, last: int, exclude: frozenset[int], is_checked: bool = False) -> Stream | None: ...
 
@@ -225,8 +225,10 @@ class Fragments:
         self._close_witnesses()
         if not self._is_compared or (not self._asks_checked and all(stream.is_checked for stream in self._streams)):
             return
-        for _ in range(self._codec.nparity):
-            node = nodes.pop(0) if nodes else self._opener.others()
+        tries = self._codec.nparity
+        while tries > 0 or not self._witnesses:  # with none at all nothing would be noticed
+            tries -= 1
+            node = nodes.pop(0) if nodes else self._opener.others(is_needed=not self._witnesses)
             if node is None:
                 break
             exclude = self._in_use(-1) | {witness.fragment for witness in self._witnesses}

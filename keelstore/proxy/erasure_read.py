@@ -341,11 +341,14 @@ class _Opener:
         self._reading, self._bucket, self._known, self._fragment_size = reading, bucket, known, fragment_size
         self.path = reading.target.path
 
-    def others(self) -> Any:
-        """A node not tried before that may have another fragment, or None."""
+    def others(self, is_needed: bool = True) -> Any:
+        """A node not tried before that may have another fragment, or None. ``is_needed``: devices that are left alone for a
+        while are asked before there is none.
+        """
         if self._known:
             return self._known.pop(0)
-        return next(self._reading.nodes, None)
+        node = next(self._reading.nodes, None)
+        return self._reading.nodes.last_resort() if node is None and is_needed else node
 
     def failed(self, node: Any, error: object) -> None:
         self._reading.app.health.error(node, f"GET {self.path}: {error}")

@@ -184,7 +184,7 @@ def test_security_S30_a_refusal_says_nothing_of_keystone(keystone: Keystone, key
     for pair in ((key.access, "wrong"), ("unknown", "wrong"), (f"{key.access}:other", "wrong"), ("../../tokens", "wrong")):
         answer = signed(keystone_store.endpoint, pair, "GET", f"/{bucket}")
         assert answer.status in (400, 403), pair
-        text = answer.body.decode().lower()
+        text = answer.body.decode().replace(answer.headers["x-amz-request-id"], "").lower()  # it may hold any letters
         assert "keystone" not in text and "identity" not in text and "not authorized" not in text and "ec2" not in text
     claims = {"X-Identity-Status": "Confirmed", "X-Roles": "admin", "X-Project-Id": "p", "X-User-Id": "u"}
     assert signed(keystone_store.endpoint, (key.access, "wrong"), "GET", f"/{bucket}", unsigned=claims).status == 403

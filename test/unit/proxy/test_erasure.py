@@ -457,9 +457,9 @@ def test_a_rotten_fragment_is_replaced_when_servers_check_nothing(tmp_path, at):
 BIG = 70 * SEGMENT + 17  # archives of more than a server checks for a range
 
 
-def spoil(path, at):
+def spoil(path, at, bits=255):
     data = bytearray(path.read_bytes())
-    data[at] ^= 255
+    data[at] ^= bits
     path.write_bytes(data)
 
 
@@ -494,6 +494,22 @@ def test_ranges_with_a_rotten_fragment_beside_one_that_is_gone(cluster):
     forget(cluster)
     assert cluster.ask("GET", PATH, {"Range": "bytes=0-99"}).read(1 << 20) == body[:100]
     assert len([path for path in fragments(cluster) if "quarantined" in path.parts]) == 1
+    assert cluster.ask("GET", PATH, {"Range": "bytes=0-99"}).read(1 << 20) == body[:100]
+
+
+@pytest.mark.parametrize("rotten", [(0,), (2,), (0, 1), (1, 3)])
+def test_ranges_of_rotten_fragments_while_devices_are_left_alone(cluster, rotten):
+    """Devices that are left alone for a while are asked before there is an error, and before nothing would be noticed (one
+    further fragment sees what is not equally wrong in two).
+    """
+    body = octets(BIG)
+    cluster.ask("PUT", PATH, body=body)
+    nodes = cluster.primaries("object", "/AUTH_test/c/o", 2)
+    for index in rotten:
+        spoil(fragments(cluster)[index], 90, bits=1 + index)
+    forget(cluster)
+    for node in nodes[4:]:
+        cluster.proxy.health.limit_now(node, "507")
     assert cluster.ask("GET", PATH, {"Range": "bytes=0-99"}).read(1 << 20) == body[:100]
 
 

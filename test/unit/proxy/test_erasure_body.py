@@ -35,7 +35,7 @@ class Nodes:
         self.left: list[int] = []
         self.looked: set[int] = set()  # nodes that say, unasked, that they have checked
 
-    def others(self) -> Any:
+    def others(self, is_needed: bool = True) -> Any:
         return self.left.pop(0) if self.left else None
 
     def failed(self, node: Any, error: object) -> None:

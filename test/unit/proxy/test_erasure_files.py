@@ -42,7 +42,7 @@ class FileBody:
 class NoOthers:
     path = "/a/c/o"
 
-    def others(self) -> Any:
+    def others(self, is_needed: bool = True) -> Any:
         return None
 
     def failed(self, node: Any, error: object) -> None:
