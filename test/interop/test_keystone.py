@@ -12,6 +12,7 @@ from pymemcache.client.base import Client
 
 from test.support.client import Account, unique
 from test.support.keystone import DEFAULT, Keystone, KeystoneStore, User
+from test.support.signing import temp_url
 from test.support.waiting import until
 
 
@@ -113,6 +114,24 @@ def test_acls_name_users_roles_and_everybody(keystone: Keystone, keystone_store:
         account.post("shared", headers={"X-Container-Read": acl}).expect(204)
         found = [one.get("shared", "o").status for one in (asked, colleague, asked.anonymous())]
         assert found == [guest, member, nobody], acl
+
+
+def test_an_owner_is_shown_the_acl_of_a_public_container(account: Account) -> None:
+    account.put("public", headers={"X-Container-Read": ".r:*,.rlistings", "X-Container-Write": "*:*", "X-Container-Sync-Key": "k"}).expect(201)
+    for answer in (account.head("public").expect(204), account.get("public").expect(200, 204)):
+        shown = answer.headers
+        assert (shown["X-Container-Read"], shown["X-Container-Write"], shown["X-Container-Sync-Key"]) == (".r:*,.rlistings", "*:*", "k")
+    assert "X-Container-Read" not in account.anonymous().head("public").expect(204).headers
+
+
+def test_a_temporary_url_counts_with_a_token_too(account: Account) -> None:
+    account.put("temporary").expect(201)
+    account.post("temporary", headers={"X-Container-Meta-Temp-URL-Key": "key"}).expect(204)
+    path = f"{account.path}/temporary/o"
+    for token in ({}, {"X-Auth-Token": account.token}, {"X-Auth-Token": "nonsense"}):
+        for method, status in (("PUT", 201), ("POST", 202), ("HEAD", 200), ("GET", 200), ("DELETE", 204)):
+            body = b"signed" if method == "PUT" else None
+            account.endpoint.request(method, temp_url(path, "key", method), token, body).expect(status)
 
 
 def test_without_a_token_or_with_a_bad_one_401(keystone_store: KeystoneStore, account: Account, project: str) -> None:

@@ -156,15 +156,17 @@ def decide(rules: Rules, identity: Identity | None, asked: Asked) -> Verdict:
         return _ALLOWED
     if not asked.container and asked.method == "DELETE":
         return Verdict(False, reason="account-delete")
+    if own is not None and asked.account != own.prefix + identity.project_id:
+        own = None
+    reason = "not-in-project" if own is None else "no-operator-role"
+    if own is not None and roles & own.operator_roles:
+        if not own.service_roles or identity.service_roles & own.service_roles:
+            return Verdict(True, True)  # before the ACL, which would let an owner in as it does anybody
+        reason = "no-service-role"
     if _is_named(identity, asked) or _is_public(asked):
         return _ALLOWED
-    if own is None or asked.account != own.prefix + identity.project_id:
-        return Verdict(False, reason="not-in-project")
-    reason = "no-operator-role"
-    if roles & own.operator_roles:
-        if not own.service_roles or identity.service_roles & own.service_roles:
-            return Verdict(True, True)
-        reason = "no-service-role"
+    if own is None:
+        return Verdict(False, reason=reason)
     if asked.method in _READS and roles & own.reader_roles:
         return _ALLOWED
     if not roles.isdisjoint(group.lower() for group in asked.groups):
@@ -201,6 +203,8 @@ class KeystoneAuth:
         if self.options.allow_overrides and environ.get(AUTHORIZE_OVERRIDE):
             if isinstance(known := environ.get(IDENTITY), Identity):  # s3api's, which asked us before
                 self._note_domain(environ, known)
+            if any(mark in environ for mark in MARKS):
+                _drop_empty(environ)
             return self.app(environ, start_response)
         identity = identity_of(environ)
         environ[AUTHORIZE] = partial(self._authorize, identity)
@@ -300,13 +304,18 @@ def drop_identity(environ: Environ) -> None:
         del environ[key]
 
 
+def _drop_empty(environ: Environ) -> None:
+    """Take out the headers without a value that authtoken leaves where a token says nothing."""
+    for key in [key for key, value in environ.items() if value is None and key.startswith("HTTP_")]:
+        del environ[key]
+
+
 def identity_of(environ: Environ) -> Identity | None:
     """Who authtoken says that is asking; None when it does not say, or has not been asked (headers of a client go then)."""
     if not any(mark in environ for mark in MARKS):
         drop_identity(environ)
         return None
-    for key in [key for key, value in environ.items() if value is None and key.startswith("HTTP_")]:
-        del environ[key]  # authtoken leaves such where a token says nothing
+    _drop_empty(environ)
     get = environ.get
     if get("HTTP_X_IDENTITY_STATUS") != "Confirmed" or get("HTTP_X_SERVICE_IDENTITY_STATUS") not in (None, "Confirmed"):
         return None

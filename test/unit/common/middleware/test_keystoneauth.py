@@ -80,6 +80,13 @@ def test_public_containers(identity):
     assert verdict(identity, referrers=["example.com"], referrer="http://example.com/x") == "ok" and verdict(identity, has_sync_key=True) == "ok"
 
 
+@pytest.mark.parametrize("acl", [{"referrers": ["*"], "groups": [".rlistings"]}, {"groups": ["*:*"]}, {"groups": ["pid:uid"]}, {"groups": ["admin"]}])
+def test_an_owner_is_one_whoever_else_may_read(acl):
+    """So that the owner is shown what the ACL is."""
+    assert verdict(who("admin"), path="AUTH_pid/c", **acl) == "owner"
+    assert verdict(who("admin"), path="SERVICE_pid/c", **acl) == "ok"  # but without the service's token
+
+
 HEADERS = {"X-Identity-Status": "Confirmed", "X-Roles": "admin,Member", "X-User-Id": "uid", "X-User-Name": "uname", "X-Project-Id": "pid",
            "X-Project-Name": "pname", "X-User-Domain-Id": "default", "X-Project-Domain-Id": "default"}
 MARK: dict = {"keystone.token_info": {"token": {}}}
@@ -159,6 +166,14 @@ def test_overrides():
     _, environ = Setup().call(headers={}, **{"swift.authorize_override": True})
     assert "swift.authorize" not in environ
     assert Setup(allow_overrides=False).call(headers={}, **{"swift.authorize_override": True})[0] == 401
+
+
+def test_headers_without_a_value_of_authtoken_go():
+    """A domain, where the token is of a project; also when a temporary URL has authorized the request already."""
+    for override in (True, False):
+        setup = Setup()
+        _, environ = setup.call(HTTP_X_DOMAIN_ID=None, **{"swift.authorize_override": override})
+        assert "HTTP_X_DOMAIN_ID" not in environ and len(setup.passed) == 1
 
 
 @pytest.mark.parametrize(("stored", "changes", "options", "status"), [
