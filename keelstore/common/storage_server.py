@@ -30,7 +30,7 @@ from keelstore.common.errors import (
     StorageError,
     XattrNotSupported,
 )
-from keelstore.common.headers import is_true
+from keelstore.common.headers import REASON, ROOM, is_true
 from keelstore.common.http import IN_PROCESS, Environ, Request, Response, StartResponse, error_response, split_path
 from keelstore.common.limits import is_valid_text
 from keelstore.common.metrics import Meter
@@ -186,7 +186,7 @@ class StorageServer:
         elif isinstance(error, (DeviceFull, XattrNotSupported)):
             self.logger.warning("%s %s: %s (txn: %s)", request.method, request.path_quoted(),
                                 error or type(error).__name__, request.trans_id)
-        return Response(status)
+        return Response(status, {REASON: ROOM} if isinstance(error, DeviceFull) else None)
 
     def _log(self, request: Request, response: Response, started: float) -> None:
         environ = request.environ

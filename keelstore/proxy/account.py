@@ -119,7 +119,7 @@ class AccountController:
         app = self.app
         ring = app.rings.account.current()
         part = ring.partition(app.cluster.hash_path.digest(account))
-        nodes = app.nodes("account", ring, part)
+        nodes = app.nodes("account", ring, part, put_size=0 if method == "PUT" else None)
         answers, count = list[Answer](), nodes.primary_count
         begin_change(request.environ, account)
         try:

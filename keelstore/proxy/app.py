@@ -192,20 +192,25 @@ class ProxyApp:
         """Where requests for info go: logged, but past the middlewares before."""
         return self.logged_app or self
 
-    def nodes(self, kind: str, ring: Ring, part: int, policy: Policy | None = None) -> Nodes:
-        """The nodes of a partition in the order for reading, at most ``request_node_count``; ``kind`` as in a Target."""
+    def nodes(self, kind: str, ring: Ring, part: int, policy: Policy | None = None, put_size: int | None = None) -> Nodes:
+        """The nodes of a partition in the order for reading, at most ``request_node_count``; ``kind`` as in a Target.
+
+        ``put_size``: for a PUT, which passes by devices that have no room for so many bytes.
+        """
         own = self.options if policy is None else self.by_policy[policy.index]
         affinity = self._common_affinity if policy is None else self._affinity[policy.index]
         primaries = order_for_read(ring.primaries(part), own.sorting_method, affinity, self.health.timing_ms,
                                    self.shuffle, _parity_last(policy))
         if self.health.has_suspects:
             primaries.sort(key=self.health.is_suspect)
-        return self.as_nodes(kind, primaries, lambda: ring.handoffs(part))
+        return self.as_nodes(kind, primaries, lambda: ring.handoffs(part), put_size)
 
-    def as_nodes(self, kind: str, primaries: list[Any], rest: Callable[[], Iterable[Any]]) -> Nodes:
+    def as_nodes(self, kind: str, primaries: list[Any], rest: Callable[[], Iterable[Any]],
+                 put_size: int | None = None) -> Nodes:
         count = len(primaries)
         limit = node_count(self.options.request_node_count, count)
-        return Nodes(primaries, rest, limit, self.health.is_limited,
+        is_limited = self.health.is_limited if put_size is None else self.health.passed_by(put_size)
+        return Nodes(primaries, rest, limit, is_limited,
                      self._note_handoff(kind, count, limit - count) if self.options.log_handoffs else None)
 
     def _note_handoff(self, kind: str, primaries: int, expected: int) -> Callable[[Any], None]:

@@ -223,7 +223,7 @@ class ContainerController:
     def _write(self, request: ProxyRequest, method: str, headers: Headers, with_account_update: bool = False) -> Response:
         app = self.app
         ring, part, path = self._place(request)
-        nodes = app.nodes("container", ring, part)
+        nodes = app.nodes("container", ring, part, put_size=0 if method == "PUT" else None)
         count = nodes.primary_count
         each = [headers] * count
         if with_account_update:

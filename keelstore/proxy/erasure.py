@@ -24,7 +24,7 @@ from keelstore.common.digests import Digests, digests
 from keelstore.common.errors import ClientDisconnect, RequestError, UnprocessableEntity
 from keelstore.common.headers import Headers
 from keelstore.common.http import Response, http_date
-from keelstore.common.policy import ErasureCodingPolicy
+from keelstore.common.policy import ErasureCodingPolicy, Policy
 from keelstore.common.quorum import have_quorum
 from keelstore.proxy.fanout import (
     FAILURES,
@@ -58,6 +58,13 @@ def put(app: ProxyApp, request: ProxyRequest, policy: ErasureCodingPolicy, nodes
     Raises RequestError for what is wrong with the body (408, 413, 422, 499), or 503.
     """
     return _FragmentPut(app, request, policy, nodes, part, path, headers).run(request.content_length)
+
+
+def stored_size(policy: Policy, length: int | None) -> int:
+    """The bytes that each node has to store of a body of ``length``; 0 where that is not known."""
+    if not length or not isinstance(policy, ErasureCodingPolicy):
+        return length or 0
+    return codec_for(policy.scheme, policy.ndata, policy.nparity).archive_size(length, policy.segment_size)
 
 
 class _Slot:
@@ -164,6 +171,10 @@ class _FragmentPut:
     def _failed(self, slot: _Slot, error: BaseException) -> None:
         slot.upload.abort()
         self.app.health.failed(slot.node, f"PUT {self.path}", error)
+
+    def _note_failure(self, slot: _Slot, response: Response) -> None:
+        note_failure(self.app, slot.node, "PUT", self.path, response.status, response.headers,
+                     stored_size(self.policy, self.size))
 
     # -- the body ------------------------------------------------------------------------------------------------------
 
@@ -291,7 +302,7 @@ class _FragmentPut:
                     self._failed(slot, error)
                     return None
                 slot.upload.abort()
-                note_failure(app, slot.node, "PUT", self.path, response.status)
+                self._note_failure(slot, response)
                 app.logger.warning("PUT %s: %s answered %d before the commit", self.path, slot.node.key, response.status)
                 return None
 
@@ -319,7 +330,7 @@ class _FragmentPut:
                     self._failed(slot, error)
                     app.repair.ask(index, self.part, self.path)
                     return None
-                note_failure(app, slot.node, "PUT", self.path, response.status)
+                self._note_failure(slot, response)
                 if response.status >= 500:
                     app.repair.ask(index, self.part, self.path)
                 return Answer(response.status, response.headers, body, slot.node)

@@ -219,7 +219,7 @@ class _FragmentRead:
             self.app.logger.warning("GET %s: %s holds fragment %s of another object of the same time",
                                     self.reading.target.path, node.key, facts.fragment)
             return
-        note_failure(self.app, node, "GET", self.reading.target.path, status)
+        note_failure(self.app, node, "GET", self.reading.target.path, status, headers)
         if status == 404 and not node.is_handoff:
             self._missing += 1
             self._has_lost = self._has_lost or not has_timestamp(headers)

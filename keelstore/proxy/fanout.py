@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from keelstore.common.backend import Upload
 from keelstore.common.concurrency import Event, spawn, time_limit
 from keelstore.common.errors import BackendError, KeelstoreError, WaitTimeout
-from keelstore.common.headers import Headers, is_true
+from keelstore.common.headers import REASON, ROOM, Headers, is_true
 from keelstore.common.http import Response
 from keelstore.common.quorum import best_response, have_quorum
 from keelstore.proxy.placement import Nodes
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 POLICY = "X-Backend-Storage-Policy-Index"
+STORED_LENGTH = "X-Backend-Obj-Content-Length"
 MAX_ANSWER = 1 << 20  # bytes kept of an answer's body; beyond, the node is broken
 
 
@@ -122,7 +123,7 @@ def ask_in_turn(
             continue
         app.health.answered(node)
         if status >= 500:
-            note_failure(app, node, method, path, status)
+            note_failure(app, node, method, path, status, response.headers, len(body))
             continue
         if status == 404 and node.is_handoff and not has_timestamp(response.headers):
             continue
@@ -146,6 +147,7 @@ def upload_in_turn(
 
     Each wait of the upload is bounded as any node's, also where this one was not trusted to answer in that time.
     """
+    size = announced(length, headers)
     for node in nodes:
         upload = None
         try:
@@ -171,13 +173,25 @@ def upload_in_turn(
         upload.abort()
         if response.status < 500:
             return Answer(response.status, response.headers, body, node)
-        note_failure(app, node, "PUT", path, response.status)
+        note_failure(app, node, "PUT", path, response.status, response.headers, size)
     return None
 
 
-def note_failure(app: ProxyApp, node: Any, method: str, path: str, status: int) -> None:
-    """A node answered 5xx: leave it alone at once for 507, else count it."""
-    if status == 507:
+def announced(length: int | None, headers: Headers) -> int:
+    """How many bytes a node is told that it will have to store, 0 where that is not known."""
+    if length is None:
+        said = dict.get(headers, STORED_LENGTH)
+        return int(said) if said else 0
+    return length
+
+
+def note_failure(app: ProxyApp, node: Any, method: str, path: str, status: int, headers: Headers, size: int = 0) -> None:
+    """A node answered 5xx. 507 for want of room for a PUT of ``size`` bytes: pass it by with such; any other 507: leave it
+    alone at once; else count it.
+    """
+    if status == 507 and dict.get(headers, REASON) == ROOM:
+        app.health.full(node, size if method == "PUT" else 0, f"{method} {path}")
+    elif status == 507:
         app.health.limit_now(node, f"{method} {path}: 507 Insufficient Storage")
     elif status >= 500:
         app.health.error(node, f"{method} {path}: answered {status}")

@@ -6,6 +6,9 @@ A device that has failed more than ``limit`` times, the last time less than ``in
 A node that let a whole time limit pass is *suspect* until it answers again, or ``interval_s`` have gone by: reads ask
 it last, and it is given a tenth of the time. So a frozen node, whose devices would each have to fail many times at full
 length, costs one wait and not hundreds.
+
+A device that has no room is sound: it still serves, deletes, and takes what is smaller than what it refused. Only PUTs of
+that size, or larger ones, pass it by for ``FULL_S``.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from keelstore.common.errors import BackendTimeout, WaitTimeout
 from keelstore.common.stats import NoStats
 
 SUSPECT_SHARE = 10
+FULL_S = 15.0  # that a device without room gets no PUT; short, since asking one costs little
 _MAX_KEYS = 100_000  # devices remembered; a ring is smaller
 
 
@@ -30,6 +34,7 @@ class Health:
         self.limit, self.interval_s, self.timing_expiry_s = limit, interval_s, timing_expiry_s
         self.clock, self.logger = clock, logger
         self._errors: dict[str, list[float]] = {}  # key: [count, time of the last]
+        self._full: dict[str, tuple[float, int]] = {}  # key: (until when, the smallest size refused)
         self._timings: dict[str, tuple[float, float]] = {}  # ip: (milliseconds, expiry)
         self._suspects: dict[tuple[str, int], float] = {}  # address: until when
 
@@ -65,6 +70,30 @@ class Health:
         record[1] = self.clock()
         self.stats.increment("error_limiter.forced_limit")
         self.logger.warning("node %s is not asked for %g s: %s", node.key, self.interval_s, what)
+
+    def full(self, node: Any, size: int, what: object) -> None:
+        """The device has no room for ``size`` bytes more."""
+        if len(self._full) >= _MAX_KEYS:
+            self._full.clear()
+        now = self.clock()
+        until, least = self._full.get(node.key, (0.0, 0))
+        self._full[node.key] = now + min(FULL_S, self.interval_s), min(size, least) if until > now else size
+        self.stats.increment("error_limiter.full")
+        self.logger.warning("node %s has no room: %s", node.key, what)
+
+    def is_full(self, node: Any, size: int) -> bool:
+        """Whether the device has lately had no room for so many bytes."""
+        record = self._full.get(node.key)
+        if record is None:
+            return False
+        if record[0] <= self.clock():
+            del self._full[node.key]
+            return False
+        return size >= record[1]
+
+    def passed_by(self, size: int) -> Callable[[Any], bool]:
+        """Which devices are to get no PUT of so many bytes."""
+        return lambda node: self.is_limited(node) or (bool(self._full) and self.is_full(node, size))
 
     def failed(self, node: Any, what: str, error: BaseException) -> None:
         """Count a request that got no answer; a node that kept silent becomes suspect."""

@@ -144,7 +144,7 @@ class ObjectController:
         self._check_put(request)
         ring, part, path = self._place(request, policy)
         headers = self._headers(request, policy, ring)
-        nodes = self._nodes_for_put(ring, part, policy)
+        nodes = self._nodes_for_put(ring, part, policy, erasure.stored_size(policy, request.content_length))
         count = nodes.primary_count
         each = self._with_updates(request, info, headers, count, policy.write_quorum(count))
         if isinstance(policy, ErasureCodingPolicy):
@@ -170,16 +170,16 @@ class ObjectController:
         check_content_type(request)
         check_metadata(limits, "object", request.header_items())
 
-    def _nodes_for_put(self, ring: Any, part: int, policy: Policy) -> Nodes:
+    def _nodes_for_put(self, ring: Any, part: int, policy: Policy, size: int) -> Nodes:
         app = self.app
         affinity = self._write_affinity[policy.index]
         if not affinity:
-            return app.nodes("object", ring, part, policy)
+            return app.nodes("object", ring, part, policy, size)
         primaries = ring.primaries(part)
         local = node_count(app.by_policy[policy.index].write_affinity_node_count, len(primaries))
         first, rest = order_for_write(primaries, ring.handoffs(part), affinity, local)
         app.shuffle(first)
-        return app.as_nodes("object", first, lambda: rest)
+        return app.as_nodes("object", first, lambda: rest, size)
 
     def post(self, request: ProxyRequest) -> Any:
         app = self.app

@@ -107,7 +107,7 @@ class Reading:
             status = 404  # rows came before the container itself
             headers = Headers()
         proven = has_timestamp(headers)
-        note_failure(self.app, node, self.target.method, self.target.path, status)
+        note_failure(self.app, node, self.target.method, self.target.path, status, headers)
         if not proven and node.is_handoff and (status == 404 or status >= 500):
             response.close()
             return False

@@ -127,6 +127,7 @@ class _Streaming:
         self.count = len(headers)
         self.quorum = policy.write_quorum(self.count)
         self.use_replication = request.uses_replication_network
+        self.received = 0
         self.hasher = md5(usedforsecurity=False)
         self.is_hashed = False  # for nodes of this process, and for footers; the others hash anyway
         self.live: list[tuple[Any, Upload]] = []
@@ -191,18 +192,17 @@ class _Streaming:
         size = self.app.options.client_chunk_size
         is_local = self.app.backend.is_local
         is_hashed = self.is_hashed = bool(self.boundary) or any(is_local(upload.address) for _node, upload in self.live)
-        received = 0
-        while length is None or received < length:
-            data = read_body(self.request, size if length is None else min(size, length - received))
+        while length is None or self.received < length:
+            data = read_body(self.request, size if length is None else min(size, length - self.received))
             if not data:
                 break
-            received += len(data)
-            if received > limit:
+            self.received += len(data)
+            if self.received > limit:
                 raise RequestError("Your request is too large.", status=413)
             if is_hashed:
                 self.hasher.update(data)
             self._send(data)
-        if length is not None and received < length:
+        if length is not None and self.received < length:
             raise ClientDisconnect
 
     def _send(self, data: bytes) -> None:
@@ -247,7 +247,7 @@ class _Streaming:
                     app.health.failed(node, f"PUT {self.path}", error)
                     app.repair.ask(index, self.part, self.path)
                     return None
-                note_failure(app, node, "PUT", self.path, response.status)
+                note_failure(app, node, "PUT", self.path, response.status, response.headers, self.received)
                 if response.status >= 500:
                     app.repair.ask(index, self.part, self.path)
                 return Answer(response.status, response.headers, body, node)

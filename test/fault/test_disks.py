@@ -104,7 +104,8 @@ def test_case_C14_security_S46_full_devices_take_nothing_but_deletes(store: Stor
     node = thing.primaries[0]
     with changed(store, "mount_check = false", "mount_check = false\nfallocate_reserve = 100%"):
         plain = {"Content-Type": "x/y"}
-        assert thing.ask(node, "PUT", plain, b"x" * 100).status == 507
+        answer = thing.ask(node, "PUT", plain, b"x" * 100)
+        assert (answer.status, answer.headers["X-Backend-Keelstore-Reason"]) == (507, "room")
         assert thing.ask(node, "PUT", plain, b"").status == 507
         assert thing.ask(node, "PUT", {**plain, "Transfer-Encoding": "chunked"}, iter([b"x" * 100])).status == 507
         assert thing.ask(node, "POST", {"X-Object-Meta-A": "1"}).status == 507

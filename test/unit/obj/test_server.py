@@ -525,6 +525,7 @@ def test_replication_verbs_elsewhere(tmp_path):
 def test_device_that_is_not_there(box, method):
     answer = box.call(method, "/sdz9/7/a/c/o", at=0, body=b"x" if method == "PUT" else b"")
     assert answer.status == 507 and not os.path.exists(f"{box.devices}/sdz9")
+    assert "X-Backend-Keelstore-Reason" not in answer.headers  # nothing works there
     assert box.call("REPLICATE", "/sdz9/7").status == 507
 
 
@@ -571,14 +572,17 @@ def test_full_device(tmp_path):  # S46, C14
     box = ServerBox(str(tmp_path))
     put(box)
     box.store.reserve = box.app.reserve = Reserve.parse("100%")
-    assert put(box, at=1).status == 507 and put(box, at=1, body=b"x" * 100000).status == 507
+    answer = put(box, at=1)
+    assert (answer.status, answer.headers["X-Backend-Keelstore-Reason"]) == (507, "room")
+    assert b"There was not enough space to save the resource. Drive: sda1" in answer.read()
+    assert put(box, at=1, body=b"x" * 100000).status == 507
     headers = Headers({"X-Timestamp": stamp(1).internal, "Content-Type": "x/y"})
     upload = box.backend.upload(OBJECT, PATH, headers)
     early = upload.ready()
     if early is None:
         upload.send(b"x")
         early = upload.finish()
-    assert early.status == 507
+    assert (early.status, early.headers["X-Backend-Keelstore-Reason"]) == (507, "room")
     assert box.call("POST", at=1).status == 507
     assert box.call("GET").read() == b"hello"
     assert box.call("DELETE", at=2).status == 204 and box.call("GET").status == 404

@@ -47,6 +47,56 @@ def test_a_handoff_takes_the_place_of_a_primary_that_fails(proxy, size):
     assert sum(call.body == body for call in proxy.sent("object", "PUT") if call.device != "ob1") == 3
 
 
+NO_ROOM = (507, {"X-Backend-Keelstore-Reason": "room"})
+
+
+@pytest.mark.parametrize("size", [500, 100_000])
+def test_a_device_without_room_takes_no_puts_as_large_and_all_else(proxy, size):
+    body = b"x" * size
+    proxy.backend.rules.append(lambda call: NO_ROOM if call.device == "ob1" and call.method == "PUT" and call.kind == "object" else None)
+    proxy.backend.rules.append(lambda call: {"PUT": (201, {"Etag": "e"}), "DELETE": 204, "POST": 202, "GET": (200, {}, b"")}.get(call.method)
+                               if call.kind == "object" else None)
+
+    def asked(method, **also):
+        del proxy.backend.calls[:]
+        answer = proxy.ask(method, OBJ, **also)
+        return answer.status, sorted(call.device for call in proxy.sent("object", method))
+
+    tried_for_it = [] if size > 65536 else ["ob3"]  # no handoff takes what has passed
+    assert asked("PUT", body=body) == (201, ["ob0", "ob1", "ob2", *tried_for_it])
+    assert asked("PUT", body=body + b"x") == (201, ["ob0", "ob2", "ob3"])
+    assert asked("PUT", body=body[:400]) == (201, ["ob0", "ob1", "ob2", "ob3"])  # it might have room for that
+    assert asked("DELETE") == (204, ["ob0", "ob1", "ob2"])
+    assert asked("POST") == (202, ["ob0", "ob1", "ob2"])
+    assert proxy.app.health.limited() == []
+    assert asked("PUT", body=body) == (201, ["ob0", "ob2", "ob3"])
+
+
+def test_a_device_without_room_before_the_body_takes_no_puts_of_that_size(proxy):
+    body = b"x" * 100_000
+    proxy.script("object", "EXPECT", None, NO_ROOM)
+    proxy.backend.rules.append(lambda call: (201, {"Etag": "e"}) if call.kind == "object" and call.method == "PUT" else None)
+    assert proxy.ask("PUT", OBJ, body=body).status == 201
+    full = [node for node in proxy.rings.ring.primaries(0) if proxy.app.health.is_full(node, len(body))]
+    assert len(full) == 1
+    assert not proxy.app.health.is_full(full[0], len(body) - 1)
+
+
+@pytest.mark.parametrize("path", ["/v1/AUTH_a/c", "/v1/AUTH_a"])
+def test_containers_and_accounts_go_past_devices_without_room(make_proxy, path):
+    kind = "container" if path.endswith("/c") else "account"
+    proxy = make_proxy(allow_account_management=True)
+    proxy.backend.rules.append(lambda call: NO_ROOM if call.kind == kind and call.method in ("PUT", "POST") and call.device.endswith("1") else None)
+    proxy.backend.rules.append(lambda call: 201 if call.method == "PUT" else 204 if call.method == "POST" else None)
+    for _ in range(2):
+        assert proxy.ask("PUT", path).status in (201, 202)
+    assert sum(call.device.endswith("1") for call in proxy.sent(kind, "PUT")) == 1
+    for _ in range(2):
+        assert proxy.ask("POST", path).status == 204
+    assert sum(call.device.endswith("1") for call in proxy.sent(kind, "POST")) == 2
+    assert proxy.app.health.limited() == []
+
+
 def test_nodes_that_disagree_on_the_etag_are_500(make_proxy):
     proxy = make_proxy(handoffs=0)
     proxy.script("object", "PUT", CREATED, (201, {"Etag": "other"}), CREATED)

@@ -123,6 +123,22 @@ def test_health_forgets_after_the_interval():
     assert health.limited() == [node(1).key]
 
 
+def test_a_full_device_gets_nothing_as_large_for_a_while_and_is_not_limited():
+    now = [100.0]
+    health = Health(2, 60, 300, lambda: now[0], logging.getLogger("keelstore.test"))
+    health.full(node(0), 500, "PUT")
+    assert [health.is_full(node(0), size) for size in (0, 499, 500, 501)] == [False, False, True, True]
+    health.full(node(0), 900, "PUT")  # what is known of smaller ones is not forgotten
+    assert [health.passed_by(size)(node(0)) for size in (499, 500)] == [False, True]
+    assert not health.is_limited(node(0))
+    assert health.limited() == []
+    assert not health.is_full(node(1), 500)
+    now[0] += 16
+    assert not health.is_full(node(0), 1 << 40)
+    health.full(node(0), 900, "PUT")
+    assert [health.is_full(node(0), size) for size in (500, 900)] == [False, True]
+
+
 def test_timings_expire():
     now = [100.0]
     health = Health(2, 60, 300, lambda: now[0], logging.getLogger("keelstore.test"))
