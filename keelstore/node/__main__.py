@@ -14,7 +14,7 @@ from collections.abc import Sequence  # noqa: E402
 from dataclasses import replace  # noqa: E402
 from typing import NoReturn  # noqa: E402
 
-from keelstore.common import logs  # noqa: E402
+from keelstore.common import allocator, logs  # noqa: E402
 from keelstore.common.daemon import AlreadyRunning  # noqa: E402
 from keelstore.common.errors import ConfigError, KeelstoreError, RingError  # noqa: E402
 from keelstore.common.wsgi import STORAGE_KINDS  # noqa: E402
@@ -65,6 +65,7 @@ def main(arguments: Sequence[str] | None = None, role: str | None = None) -> int
             logs.add_console(program.logger)
         logs.use_for_modules(program.logger)
         logs.lighten()
+        allocator.keep_buffers()
         again = [options.conf, *(["--role", role] if role else []), *(["-v"] if verbose else []),
                  *(["--run-dir", os.path.abspath(options.run_dir), "--name", program.name] if options.run_dir else [])]
         return Supervisor(program, own_command("keelstore.node", again), inherited).run()

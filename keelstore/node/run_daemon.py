@@ -16,7 +16,7 @@ from collections.abc import Sequence  # noqa: E402
 from dataclasses import replace  # noqa: E402
 from typing import Any, NoReturn  # noqa: E402
 
-from keelstore.common import logs  # noqa: E402
+from keelstore.common import allocator, logs  # noqa: E402
 from keelstore.common.daemon import (  # noqa: E402
     ProcessLock,
     ProcessOptions,
@@ -96,6 +96,7 @@ def main(arguments: Sequence[str] | None = None, name: str = "") -> int:
             logs.add_console(daemon.log)
         logs.use_for_modules(daemon.log)
         logs.lighten()
+        allocator.keep_buffers()
         if options.dry_run:
             for line in daemon.dry_run(only):
                 print(line)

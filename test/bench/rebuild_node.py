@@ -11,7 +11,7 @@ from keelstore.common import concurrency
 
 concurrency.monkey_patch()  # first: modules imported earlier would keep the blocking sockets
 
-from keelstore.common import logs, wsgi  # noqa: E402
+from keelstore.common import allocator, logs, wsgi  # noqa: E402
 from keelstore.common.backend import serve_locally  # noqa: E402
 from keelstore.common.paste_config import pipeline_of, read_config  # noqa: E402
 from keelstore.node.daemons import DAEMONS, Parts, wanted  # noqa: E402
@@ -19,6 +19,7 @@ from keelstore.node.daemons import DAEMONS, Parts, wanted  # noqa: E402
 
 def main(*paths: str) -> None:
     logs.lighten()
+    allocator.keep_buffers()
     configs = [read_config(path) for path in paths]
     for config in configs:
         filters, app = pipeline_of(config)
