@@ -23,9 +23,8 @@ from keelstore.common.broker_steps import timestamp_of
 from keelstore.common.cluster import Cluster
 from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.daemon_frame import Daemon, Selection, World
-from keelstore.common.device_walk import Device, hash_directories, own_nodes, partitions
+from keelstore.common.device_walk import Device, hash_directories, own_nodes, partitions, usable_device
 from keelstore.common.errors import BackendError, DeviceUnavailable, KeelstoreError, StorageError
-from keelstore.common.fs import check_device
 from keelstore.common.headers import Headers
 from keelstore.common.http import encode_query
 from keelstore.common.listing import ListingQuery, Subdir
@@ -90,7 +89,7 @@ class AccountReaper(Daemon):
                 continue
             seen.add(node.device)
             try:
-                device = Device(node.device, check_device(self.options.devices, node.device, self.options.mount_check))
+                device = usable_device(self.options.devices, node.device, self.options.mount_check)
             except DeviceUnavailable:
                 self.log.warning("device %s is skipped: it is not mounted", node.device)
                 continue
@@ -126,7 +125,7 @@ class AccountReaper(Daemon):
             age = now - float(timestamp_of(info.delete_timestamp))
             return Job(device, part, path, info.account, position, count, age)
         except (StorageError, OSError) as error:
-            if os.path.exists(broker.path):
+            if on_disk_thread(device.name, os.path.exists, broker.path):
                 self.log.error("%s: %s", path, error or type(error).__name__)
             return None
         finally:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from keelstore.common import between_passes, concurrency, db_walk, events, fs
+from keelstore.common import between_passes, concurrency, db_walk, events
 from keelstore.common.broker import Broker, DatabaseNotFound
 from keelstore.common.broker_steps import Connection
 from keelstore.common.broker_sync import Receiver
@@ -29,7 +29,7 @@ from keelstore.common.daemon_frame import Daemon, Selection, World
 from keelstore.common.db_options import DatabaseReplicatorOptions
 from keelstore.common.db_rules import Job, Kind, in_order, job_of, may_remove
 from keelstore.common.db_sync import Collaborators, DatabaseSync, Outcome, Talk
-from keelstore.common.device_walk import Device, own_nodes, partitions, usable_devices
+from keelstore.common.device_walk import Device, own_nodes, partitions, usable_device, usable_devices
 from keelstore.common.errors import DatabaseCorrupt, DeviceUnavailable, StorageError
 from keelstore.common.peers import Address, Peers
 from keelstore.common.ring.ring import Node, Ring, RingFile
@@ -405,7 +405,7 @@ class DatabaseReplicator(Daemon):
         if not self._is_forever or len(fields) != 2 or not fields[1].startswith(f"{fields[0]}/{self.datadir}/"):
             return
         path, now = fields[1], self.world.clock()
-        job = self.job_now(path)
+        job = self._job_by_ring(path)
         if job is None:
             return
         if job.kind is Kind.REVERT:
@@ -430,10 +430,10 @@ class DatabaseReplicator(Daemon):
         ring, count = self._ring.current(), 0
         for name, node in self._own(ring).items():
             try:
-                path = f"{fs.check_device(self.options.devices, name, self.options.mount_check)}/{self.datadir}"
-                for number in on_disk_thread(name, partitions, os.path.dirname(path), self.datadir, only):
+                device = usable_device(self.options.devices, name, self.options.mount_check)
+                for number in on_disk_thread(name, partitions, device.path, self.datadir, only):
                     if only.has_device(name) or any(one.device in only.devices for one in ring.primaries(number)):
-                        for found in on_disk_thread(name, db_walk.databases_of, f"{path}/{number}"):
+                        for found in on_disk_thread(name, db_walk.databases_of, f"{device.path}/{self.datadir}/{number}"):
                             self._failures.pop(found, None)
                             self.queue.reschedule(found, found, Risk.DURABILITY, self.world.clock())
                             count += 1
@@ -462,7 +462,7 @@ class DatabaseReplicator(Daemon):
             return
         self._hinted.pop(path, None)
         job = self.job_now(path)
-        if job is None or not on_disk_thread(job.device, os.path.isdir, path):
+        if job is None:
             self._failures.pop(path, None)
             self.handoffs.discard(path)
             self.below_full.pop(path, None)
@@ -475,19 +475,24 @@ class DatabaseReplicator(Daemon):
         self.show()
 
     def job_now(self, path: str) -> Job | None:
-        """What the database in a hash directory needs by the ring of now; None when it is not ours to see to."""
+        """What the database in a hash directory needs by the ring of now; None when it is not there, or not ours."""
+        job = self._job_by_ring(path)
+        if job is None:
+            return None
+        root, name = os.path.split(job.device_path)
+        try:
+            usable_device(root, name, self.options.mount_check)
+        except DeviceUnavailable:
+            return None
+        return job if on_disk_thread(job.device, os.path.isdir, path) else None
+
+    def _job_by_ring(self, path: str) -> Job | None:
         parts = path.rsplit("/", 5)  # device path's parent, device, datadir, partition, suffix, hash
         if len(parts) != 6 or parts[2] != self.datadir or not db_walk.is_hash(parts[5]):
             return None
         ring = self._ring.current()
         own = self._own(ring).get(parts[1])
-        if own is None:
-            return None
-        try:
-            device_path = fs.check_device(parts[0], parts[1], self.options.mount_check)
-        except DeviceUnavailable:
-            return None
-        return job_of(ring, own, device_path, path, self.world.random)
+        return None if own is None else job_of(ring, own, f"{parts[0]}/{parts[1]}", path, self.world.random)
 
     # -- what is seen --------------------------------------------------------------------------------------------------
 

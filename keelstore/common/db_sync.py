@@ -245,12 +245,12 @@ class DatabaseSync:
         """
         job, broker = talk.job, talk.broker
         path = broker.locate()
-        self._given.reserve.check(job.device_path, os.stat(path).st_size)
+        on_disk_thread(job.device, _check_room, self._given.reserve, job.device_path, path)
         copy = f"{job.device_path}/tmp/{db_transfer.SENT}{uuid.uuid4().hex}"
         if operation == "complete_rsync":
             self._given.count("rsync", 1)
         with self._sending.setdefault(talk.node.key, Semaphore()):
-            on_disk_thread(job.device, fs.make_directories, os.path.dirname(copy))
+            on_disk_thread(job.device, fs.make_directories, os.path.dirname(copy), job.device_path)
             try:
                 broker.snapshot(copy)
                 if db_transfer.OFFER in offered:
@@ -277,7 +277,7 @@ class DatabaseSync:
     def _rsync(self, talk: Talk, source: str, database_id: str) -> int:
         """As Swift's servers take files. Raises BackendError."""
         node, options = talk.node, self.options
-        size = os.stat(source).st_size
+        size = on_disk_thread(talk.job.device, os.stat, source).st_size
         command = [
             "rsync", "--quiet", "--no-motd", f"--timeout={math.ceil(options.node_timeout)}",
             f"--contimeout={math.ceil(options.conn_timeout)}", "--whole-file",
@@ -309,3 +309,8 @@ class DatabaseSync:
         answer = self.ask(talk, call)
         if not answer.is_success:
             raise BackendError(f"answered {answer.status} to {call[0]}", talk.node.replication_address)
+
+
+def _check_room(reserve: Reserve, device_path: str, path: str) -> None:
+    """Raises DeviceFull when the device has no room for a copy of the file."""
+    reserve.check(device_path, os.stat(path).st_size)

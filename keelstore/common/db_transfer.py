@@ -56,8 +56,7 @@ def take(request: Request, device_path: str, reserve: Reserve) -> Response:
     except ValueError as error:
         raise BadRequest(f"Invalid {ID}: {error}") from None
     device = os.path.basename(device_path)
-    reserve.check(device_path, size)
-    new = on_disk_thread(device, _create, os.path.dirname(target), device_path)
+    new = on_disk_thread(device, _create, os.path.dirname(target), device_path, reserve, size)
     try:
         digest, left = md5(usedforsecurity=False), size
         source = request.body_file
@@ -74,7 +73,8 @@ def take(request: Request, device_path: str, reserve: Reserve) -> Response:
     return Response(201, {"Etag": digest.hexdigest()})
 
 
-def _create(directory: str, device_path: str) -> fs.NewFile:
+def _create(directory: str, device_path: str, reserve: Reserve, size: int) -> fs.NewFile:
+    reserve.check(device_path, size)
     fs.make_directories(directory, device_path)
     return fs.create_file(directory)
 
@@ -87,7 +87,7 @@ def send(backend: Any, address: tuple[str, int], path: str, source: str, device:
     """
     fd = on_disk_thread(device, os.open, source, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        size = os.fstat(fd).st_size
+        size = on_disk_thread(device, os.fstat, fd).st_size
         upload = backend.upload(address, path, Headers({"Content-Type": TYPE, ID: database_id, "User-Agent": agent}),
                                 method="REPLICATE", length=size, timeout_s=timeout_s)
         try:

@@ -1,7 +1,7 @@
 """What is on the devices of a node, for daemons: usable devices, own ring devices, database directories.
 
-The walks block; call them on a disk thread of the device. They give what is there when they look: anything may be gone
-a moment later.
+What does not say otherwise blocks; call it on a disk thread of the device. Walks give what is there when they look:
+anything may be gone a moment later.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Final, NamedTuple, TypeVar
 
 from keelstore.common import fs
 from keelstore.common.concurrency import on_disk_thread
@@ -22,6 +22,7 @@ from keelstore.common.ring.ring import Node
 _HASH: Final = re.compile(r"[0-9a-f]{32}")
 
 Address = tuple[str, int]
+T = TypeVar("T")
 
 
 class Device(NamedTuple):
@@ -29,8 +30,15 @@ class Device(NamedTuple):
     path: str
 
 
+def usable_device(root: str, name: str, mount_check: bool) -> Device:
+    """A device that a server would serve. Raises DeviceUnavailable. For a green thread; others run meanwhile: a disk that is
+    sick may take its time to say whether it is there.
+    """
+    return Device(name, on_disk_thread(name, fs.check_device, root, name, mount_check))
+
+
 def usable_devices(root: str, mount_check: bool, logger: logging.Logger, only: Selection = ALL) -> list[Device]:
-    """The directories below ``root`` that a server would serve; others are logged."""
+    """The directories below ``root`` that a server would serve; others are logged. For a green thread, as above."""
     found = []
     try:
         names = sorted(os.listdir(root))
@@ -41,9 +49,9 @@ def usable_devices(root: str, mount_check: bool, logger: logging.Logger, only: S
         if not only.has_device(name) or not fs.is_device_name(name):
             continue
         try:
-            found.append(Device(name, fs.check_device(root, name, mount_check)))
+            found.append(usable_device(root, name, mount_check))
         except DeviceUnavailable:
-            if os.path.isdir(os.path.join(root, name)):
+            if on_disk_thread(name, os.path.isdir, os.path.join(root, name)):
                 logger.warning("device %s is skipped: it is not mounted", name)
     return found
 
@@ -89,9 +97,19 @@ def databases(device: Device, datadir: str, only: Selection = ALL) -> Iterator[s
 
     For a green thread; others run meanwhile.
     """
+    for path, _ in databases_with(device, datadir, _nothing, only):
+        yield path
+
+
+def databases_with(device: Device, datadir: str, fact: Callable[[str], T], only: Selection = ALL) -> Iterator[tuple[str, T]]:
+    """As ``databases``, each with ``fact(hash directory)``, which is asked for on the disk thread, too."""
     for partition in on_disk_thread(device.name, partitions, device.path, datadir, only):
-        yield from on_disk_thread(device.name, _databases_of, f"{device.path}/{datadir}/{partition}")
+        yield from on_disk_thread(device.name, _databases_of, f"{device.path}/{datadir}/{partition}", fact)
 
 
-def _databases_of(partition_path: str) -> Sequence[str]:
-    return [path for path in hash_directories(partition_path) if has_database(path)]
+def _databases_of(partition_path: str, fact: Callable[[str], T]) -> list[tuple[str, T]]:
+    return [(path, fact(path)) for path in hash_directories(partition_path) if has_database(path)]
+
+
+def _nothing(_path: str) -> None:
+    pass

@@ -12,15 +12,17 @@ import logging
 from collections.abc import Collection
 from typing import Any, ClassVar, cast
 
-from keelstore.common import events, fs
+from keelstore.common import events
 from keelstore.common.broker import Broker
 from keelstore.common.broker_steps import Connection, timestamp_of
 from keelstore.common.broker_sync import Receiver
 from keelstore.common.cluster import Cluster
+from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.daemon_frame import Selection, World
 from keelstore.common.db_replicator import DatabaseReplicator, Result
 from keelstore.common.db_rules import Job
 from keelstore.common.db_sync import Collaborators, DatabaseSync, Info, Talk
+from keelstore.common.device_walk import usable_device
 from keelstore.common.errors import BackendError, DeviceUnavailable
 from keelstore.common.quorum import majority_size
 from keelstore.common.ranges import ShardRange
@@ -161,7 +163,7 @@ class ContainerReplicator(DatabaseReplicator):
         found = []
         for name, node in self._own(self._ring.current()).items():
             try:
-                fs.check_device(self.options.devices, name, self.options.mount_check)
+                usable_device(self.options.devices, name, self.options.mount_check)
                 found.append(node)
             except DeviceUnavailable:
                 pass
@@ -172,12 +174,12 @@ class ContainerReplicator(DatabaseReplicator):
         metadata = broker.read(broker.metadata)
         is_synced = all(metadata.get(key, ("", ""))[0] for key in (sync_to.TO, sync_to.KEY)) and not broker.is_deleted()
         try:
-            sync_to.update_link(job.device_path, f"{broker.base}.db", broker.path, is_synced)
+            on_disk_thread(job.device, sync_to.update_link, job.device_path, f"{broker.base}.db", broker.path, is_synced)
         except OSError as error:
             self.log.warning("%s: its link in sync_containers could not be updated: %s", broker.path, error)
 
     def after_removal(self, job: Job) -> None:
         try:
-            sync_to.update_link(job.device_path, job.database, job.database, False)
+            on_disk_thread(job.device, sync_to.update_link, job.device_path, job.database, job.database, False)
         except OSError as error:
             self.log.warning("%s: its link in sync_containers could not be removed: %s", job.path, error)

@@ -12,6 +12,7 @@ from keelstore.common.backend import Backend
 from keelstore.common.broker import AlreadyExists, DatabaseNotFound
 from keelstore.common.broker_steps import Connection
 from keelstore.common.cluster import Cluster, load_cluster
+from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.db_server import ALSO_KNOWN, DatabaseServer, listing_response
 from keelstore.common.errors import BadRequest, NotFound
 from keelstore.common.events import CONTAINER, DATABASE, hint_change
@@ -227,7 +228,7 @@ class ContainerServer(DatabaseServer[ContainerBroker]):
         was_there = broker.write(lambda connection: broker.delete_container(connection, timestamp))
         if was_there is None:
             return Response(409)
-        sync_to.update_link(broker.device_path, f"{broker.base}.db", broker.path, False)
+        on_disk_thread(broker.device, sync_to.update_link, broker.device_path, f"{broker.base}.db", broker.path, False)
         if not self._tell_account(request, names, broker):
             return Response(404)
         return Response(204 if was_there else 404)
@@ -355,7 +356,8 @@ class ContainerServer(DatabaseServer[ContainerBroker]):
         metadata = broker.read(broker.metadata)
         is_synced = all(metadata.get(key, ("", ""))[0] for key in (sync_to.TO, sync_to.KEY))
         try:
-            sync_to.update_link(broker.device_path, f"{broker.base}.db", broker.path, is_synced)
+            on_disk_thread(broker.device, sync_to.update_link, broker.device_path, f"{broker.base}.db", broker.path,
+                           is_synced)
         except OSError as error:
             self.logger.warning("%s: its link in sync_containers could not be updated: %s", broker.path, error)
 

@@ -24,8 +24,9 @@ from typing import Any, ClassVar, Final, NamedTuple
 from keelstore.common import concurrency, events
 from keelstore.common.broker import RACY_NS, DatabaseNotFound
 from keelstore.common.broker_steps import Connection, timestamp_of
+from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.daemon_frame import ALL, Daemon, Selection, World
-from keelstore.common.device_walk import Device, databases, usable_devices
+from keelstore.common.device_walk import Device, databases_with, usable_devices
 from keelstore.common.errors import BackendError, StorageError
 from keelstore.common.headers import Headers
 from keelstore.common.names import HashPath, database_file
@@ -121,9 +122,8 @@ class ContainerUpdater(Daemon):
         now = self.world.clock()
         for device in usable_devices(self.options.devices, self.options.mount_check, self.log, only):
             try:
-                for path in databases(device, DATADIR, only):
+                for path, stamp in databases_with(device, DATADIR, _stamp, only):
                     job = Job(device, path, is_due_again(path, self._again_until, now))
-                    stamp = _stamp(job.database)
                     if job.is_again or stamp is None or self._settled.get(path) != stamp:
                         yield job
                     else:
@@ -214,7 +214,7 @@ class ContainerUpdater(Daemon):
         began = self.world.clock()
         try:
             broker.merge_pending()
-            stamp = _stamp(job.database)
+            stamp = on_disk_thread(job.device.name, _stamp, job.path)
             facts = _facts(broker)
             report = report_of(*facts)
             is_again = report is None and job.is_again
@@ -318,11 +318,13 @@ def _facts(broker: ContainerBroker) -> tuple[ContainerInfo, bool]:
     return broker.read(step)
 
 
-def _stamp(database: str) -> Stamp | None:
-    """What changes with a database; None while updates of it are pending, or when that cannot be told from one file.
+def _stamp(path: str) -> Stamp | None:
+    """What changes with the database of a hash directory; None while updates of it are pending, or when that cannot be told
+    from one file.
 
     A file that has changed a moment ago may change again without its times showing it: None as well.
     """
+    database = database_file(path)
     try:
         status = os.stat(database)
     except OSError:

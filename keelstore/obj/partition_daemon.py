@@ -18,7 +18,7 @@ from keelstore.common import between_passes, concurrency, daemon_shares, events,
 from keelstore.common.cluster import Cluster
 from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.daemon_frame import Daemon, Selection, World
-from keelstore.common.device_walk import Device, own_nodes, partitions, usable_devices
+from keelstore.common.device_walk import Device, own_nodes, partitions, usable_device, usable_devices
 from keelstore.common.errors import DeviceUnavailable, StorageError
 from keelstore.common.peers import Address, Peers
 from keelstore.common.policy import Policy
@@ -133,8 +133,8 @@ class PartitionDaemon(Daemon):
     def ring_changed_since(self, policy: int, version: int | None) -> bool:
         return self._rings[policy].current().version != version
 
-    def care_for(self, key: Key) -> None:
-        """Look at one partition, and do what it needs, by the ring of now; then ``note`` it."""
+    def care_for(self, key: Key, ring: Ring, own: Node) -> None:
+        """Look at one partition, at which nobody is, and do what it needs; then ``note`` it. Busy before it waits."""
         raise NotImplementedError
 
     # -- what came of it -----------------------------------------------------------------------------------------------
@@ -223,8 +223,8 @@ class PartitionDaemon(Daemon):
         for policy, ring in self._policies(only):
             for node in self.own(ring).values():
                 try:
-                    path = fs.check_device(self._common.devices, node.device, self._common.mount_check)
-                    found = on_disk_thread(node.device, partitions, path, layout.objects_dir(policy.index), only)
+                    device = usable_device(self._common.devices, node.device, self._common.mount_check)
+                    found = on_disk_thread(node.device, partitions, device.path, layout.objects_dir(policy.index), only)
                 except (DeviceUnavailable, OSError) as error:
                     self.log.warning("device %s cannot be looked at as was asked: %s", node.device, error)
                     continue
@@ -249,26 +249,31 @@ class PartitionDaemon(Daemon):
         if key in self._busy:
             self.queue.put(key, key, self.risk(key), self.world.clock() + BUSY_RETRY_S, key[1])
             return
-        if self.own_now(key) is None:
+        found = self.own_now(key)
+        if found is None:
             self._failures.pop(key, None)
             self.handoffs.discard(key)
             self.below_full.pop((key[0], key[2]), None)
             return
-        self.care_for(key)
+        if key in self._busy:  # since we looked: the disk thread let others run
+            self.queue.put(key, key, self.risk(key), self.world.clock() + BUSY_RETRY_S, key[1])
+            return
+        self.care_for(key, *found)
         self.show()
 
     def own_now(self, key: Key) -> tuple[Ring, Node] | None:
-        """The ring of now and the device of a partition; None when it is not there, or not ours to see to."""
+        """The ring of now and the device of a partition; None when it is not there, or not ours. Waits for the disk."""
         index, name, partition = key
         ring = self._rings[index].current()
         own = self.own(ring).get(name)
         if own is None or ring.next_part_power is not None:
             return None
         try:
-            path = fs.check_device(self._common.devices, name, self._common.mount_check)
+            device = usable_device(self._common.devices, name, self._common.mount_check)
         except DeviceUnavailable:
             return None
-        return (ring, own) if os.path.isdir(f"{path}/{layout.objects_dir(index)}/{partition}") else None
+        is_there = on_disk_thread(name, os.path.isdir, f"{device.path}/{layout.objects_dir(index)}/{partition}")
+        return (ring, own) if is_there else None
 
     # -- what is seen --------------------------------------------------------------------------------------------------
 

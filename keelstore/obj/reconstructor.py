@@ -206,11 +206,7 @@ class ObjectReconstructor(PartitionDaemon):
             self.handoffs.discard(key)
         return is_well
 
-    def care_for(self, key: Key) -> None:
-        found = self.own_now(key)
-        if found is None:
-            return
-        ring, own = found
+    def care_for(self, key: Key, ring: Ring, own: Node) -> None:
         self._busy.add(key)
         try:
             state = self._look(key, ring, own)

@@ -14,7 +14,7 @@ from keelstore.common import concurrency
 from keelstore.common.cluster import Cluster
 from keelstore.common.daemon_frame import ALL, Selection, World
 from keelstore.common.peers import Address
-from keelstore.common.ring.ring import RingFile
+from keelstore.common.ring.ring import Node, Ring, RingFile
 from keelstore.common.work import Throttle
 from keelstore.obj import jobs
 from keelstore.obj.jobs import Job, Key, Kind
@@ -106,18 +106,10 @@ class ObjectReplicator(PartitionDaemon):
         self.note(job.key, result, job.kind is Kind.REVERT)
         return result.is_success
 
-    def care_for(self, key: Key) -> None:
-        job = self.job_now(key)
+    def care_for(self, key: Key, ring: Ring, own: Node) -> None:
+        job = jobs.job_of(ring, key[0], own, key[2], self.world.random)
         if job is not None:
             self._carry_out(job)
-
-    def job_now(self, key: Key) -> Job | None:
-        """What a partition needs by the ring of now; None when it is not there, or not ours to see to."""
-        found = self.own_now(key)
-        if found is None:
-            return None
-        ring, own = found
-        return jobs.job_of(ring, key[0], own, key[2], self.world.random)
 
     # -- what is seen --------------------------------------------------------------------------------------------------
 

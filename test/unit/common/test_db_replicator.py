@@ -19,6 +19,7 @@ from keelstore.common.timestamp import Timestamp
 from test.support.cluster import InProcessCluster
 from test.support.daemons import Daemons
 from test.support.databases import Replicas
+from test.support.hub_disk import watched
 from test.support.waiting import until
 
 NOW = int(time.time()) - 3600
@@ -570,3 +571,18 @@ def test_hints_that_make_no_sense_are_dropped(daemons: Daemons, fields: tuple[st
 def test_merged_metadata_does_not_depend_on_the_order() -> None:
     one, two = {"A": ("1", "2"), "B": ("x", "1")}, {"A": ("", "2"), "C": ("y", "1")}
     assert merge_metadata(one, two) == merge_metadata(two, one)
+
+
+def test_what_is_due_and_hinted_at_asks_no_disk_on_the_thread_of_the_others(
+        replicas: Replicas, daemons: Daemons, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = replicas.primaries[0]
+    replicator, path = daemons.replicator(replicas.kind, replicas.node_of(one)), replicas.path(one).parent
+    replicator._is_forever = True
+    calls = watched(monkeypatch, replicas.cluster.root)
+    assert replicator.job_now(str(path)) is not None
+    assert replicator.job_now(f"{path.parent}/{'0' * 29}{path.parent.name}") is None
+    replicator.on_hint(events.DATABASE, (str(path.parents[3]), str(path)))
+    assert str(path) in replicator.queue
+    assert calls == []
+    path.parents[3].rename(path.parents[3].with_name("away"))
+    assert replicator.job_now(str(path)) is None

@@ -13,12 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keelstore.common import concurrency
+from keelstore.common.daemon_frame import Selection
 from keelstore.common.headers import Headers
 from keelstore.container.broker import ContainerInfo
 from keelstore.container.options import ContainerUpdaterOptions
 from keelstore.container.updater import AGAIN_S, Report, is_due_again, report_of
 from test.support.cluster import InProcessCluster
 from test.support.daemons import Daemons
+from test.support.hub_disk import watched
 
 
 @pytest.fixture
@@ -216,3 +218,11 @@ def test_a_deleted_container_is_told(cluster: InProcessCluster, daemons: Daemons
 @pytest.mark.parametrize("per_second,slowdown,rate", [(50, None, 50), (50, 0.1, 10), (50, 0.01, 50), (50, 0, 50), (0, 0.5, 2), (0, None, 0)])
 def test_the_slower_of_both_options_counts(per_second: float, slowdown: float | None, rate: float) -> None:
     assert ContainerUpdaterOptions(containers_per_second=per_second, slowdown=slowdown).rate == rate
+
+
+def test_no_pass_asks_a_disk_on_the_thread_of_the_others(cluster: InProcessCluster, daemons: Daemons, monkeypatch: pytest.MonkeyPatch) -> None:
+    updaters = [daemons.container_updater(node) for node in daemons.nodes]
+    calls = watched(monkeypatch, cluster.root)
+    jobs = [job for updater in updaters for job in updater.plan(Selection())]
+    assert len(jobs) == 3
+    assert [call for call in calls if not call[1].endswith(tuple(f"node{node}" for node in daemons.nodes))] == []

@@ -27,6 +27,7 @@ from keelstore.obj.replicator import ObjectReplicator
 from keelstore.obj.ssync.listing import state_of
 from keelstore.obj.store import ObjectStore
 from test.support.cluster import InProcessCluster
+from test.support.hub_disk import watched
 from test.support.waiting import until
 
 LOG = logging.getLogger("test.replicator")
@@ -350,9 +351,9 @@ def test_what_fails_is_tried_again_later_each_time(cluster: Replicated, monkeypa
     key = (0, handoffs[0].device, cluster.part("o"))
     waits = []
     for _ in range(3):
-        job = run.job_now(key)
-        assert job is not None
-        run.one(job)
+        found = run.own_now(key)
+        assert found is not None
+        run.care_for(key, *found)
         due = run.queue.next_due_s()
         assert due is not None
         waits.append(due - run.world.clock())
@@ -464,3 +465,32 @@ def test_case_X18_a_handoff_keeps_what_a_full_disk_will_not_take(cluster: Replic
     monkeypatch.undo()
     cluster.run_all()
     assert cluster.holders("o") == {node.device for node in primaries}
+
+
+def test_whether_a_partition_is_there_is_not_asked_on_the_thread_of_the_others(
+        cluster: Replicated, monkeypatch: pytest.MonkeyPatch) -> None:
+    primaries, _ = cluster.nodes("o")
+    assert cluster.put("o") == 201
+    run = cluster.replicator(cluster.number(primaries[0]))
+    key = (0, primaries[0].device, cluster.part("o"))
+    calls = watched(monkeypatch, cluster.cluster.root)
+    assert run.own_now(key) is not None
+    assert run.own_now((0, primaries[0].device, cluster.part("o") ^ 1)) is None
+    assert calls == []
+
+
+def test_two_workers_are_never_at_one_partition(cluster: Replicated, monkeypatch: pytest.MonkeyPatch) -> None:
+    primaries, _ = cluster.nodes("o")
+    assert cluster.put("o") == 201
+    run = cluster.replicator(cluster.number(primaries[0]))
+    key = (0, primaries[0].device, cluster.part("o"))
+    plain = run.own_now
+
+    def look(key: Any) -> Any:
+        run._busy.add(key)  # another green thread came to it while the disk was asked
+        return plain(key)
+
+    monkeypatch.setattr(run, "own_now", look)
+    monkeypatch.setattr(run, "care_for", lambda *_args: pytest.fail("two at once"))
+    run._on_due(key, key)
+    assert key in run.queue
