@@ -673,3 +673,23 @@ def test_a_read_leaves_no_file_open(cluster, size):
     for _ in range(3):
         assert cluster.ask("GET", PATH).read() == b"x" * size
     assert len(os.listdir("/proc/self/fd")) <= before
+
+
+@pytest.mark.parametrize("size", [1000, 3 * SEGMENT])
+def test_a_full_device_s_fragment_goes_to_a_handoff_and_the_device_still_serves(cluster, size):
+    from keelstore.common.room import Reserve
+
+    cluster.ask("PUT", PATH, body=octets(size, 1))
+    node = cluster.primaries("object", "/AUTH_test/c/o", 2)[0]
+    app = cluster.apps[node.address]
+    app.reserve = app.store.reserve = Reserve.parse("100%")
+    full = {one.key for one in cluster.primaries("object", "/AUTH_test/c/o", 2) if one.address == node.address}
+    for fill in (2, 3):
+        body = octets(size, fill)
+        assert cluster.ask("PUT", PATH, body=body).status == 201
+        assert cluster.ask("GET", PATH).body == body
+        assert len([path for path in fragments(cluster) if path.name.split("#")[1].startswith(tuple("012345"))]) >= 6
+    assert not cluster.proxy.health.limited()
+    assert any(cluster.proxy.health.is_full(one, 1 << 40) for one in cluster.primaries("object", "/AUTH_test/c/o", 2) if one.key in full)
+    assert cluster.ask("DELETE", PATH).status == 204
+    assert cluster.ask("GET", PATH).status == 404
