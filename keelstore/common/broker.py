@@ -430,7 +430,7 @@ class Broker(Steps):
         into = f"{self.device_path}/quarantined/{self.kind}s"
         try:
             target = fs.quarantine(self.directory, into)
-        except OSError as error:
+        except (OSError, DeviceUnavailable) as error:
             self.logger.error("%s is corrupt (%s) and could not be moved to %s: %s", self.path, reason, into, error)
         else:
             self.logger.error("%s is corrupt (%s); its directory is now %s, and replication will bring a sound copy"

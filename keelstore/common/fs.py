@@ -207,14 +207,16 @@ def translated(error: OSError) -> Exception:
     return DeviceFull(error.strerror or "") if error.errno in _FULL else error
 
 
-def make_directories(path: str, device_path: str = "") -> tuple[str, ...]:
+def make_directories(path: str, device_path: str) -> tuple[str, ...]:
     """Create ``path`` with its parents. Gives the directories that got a new entry, innermost first, for the caller
     to sync (:func:`link_durably` does); nothing when ``path`` was there. Raises NotADirectoryError, DeviceFull.
 
     ``device_path``: the device that it is on, which is never made: one that went away must not come back as a directory
     of the disk below. Raises DeviceUnavailable.
     """
-    if path == device_path and not os.path.isdir(path):
+    if path == device_path:
+        if os.path.isdir(path):
+            return ()
         raise DeviceUnavailable(os.path.basename(path))
     try:
         os.mkdir(path, 0o755)
@@ -265,11 +267,11 @@ def _temporary_name(name: str) -> str:
     return f".{name[:MAX_NAME - 8]}.{''.join(random.choices(_LETTERS, k=6))}"
 
 
-def create_file(directory: str, fallback_directory: str | None = None) -> NewFile:
+def create_file(directory: str, fallback_directory: str = "", device_path: str = "") -> NewFile:
     """A new file for :func:`link_durably` into ``directory``, which exists, or into another of the same device.
 
-    Where the file system has no O_TMPFILE the file gets a temporary name in ``fallback_directory`` (created if missing;
-    default ``directory``), for the life of the process. Raises DeviceFull.
+    Where the file system has no O_TMPFILE the file gets a temporary name in ``fallback_directory`` (created if missing
+    below ``device_path``; default ``directory``), for the life of the process. Raises DeviceFull, DeviceUnavailable.
     """
     global _tmpfile_works
     try:
@@ -281,8 +283,8 @@ def create_file(directory: str, fallback_directory: str | None = None) -> NewFil
                     raise
                 _tmpfile_works = False
         where = fallback_directory or directory
-        if fallback_directory is not None:
-            make_directories(fallback_directory)
+        if fallback_directory:
+            make_directories(fallback_directory, device_path)
         while True:
             path = f"{where}/{_temporary_name('new')}"
             try:
@@ -390,23 +392,23 @@ def link_unsynced(new: NewFile, target: str) -> None:
 _LINK_ATTEMPTS = 3  # in a directory that a cleaner removes meanwhile, as it is empty
 
 
-def link_existing(source: str, target: str) -> None:
+def link_existing(source: str, target: str, device_path: str) -> None:
     """A second name for a file, durably; its directories are made. Nothing to do when ``target`` is there. Raises
-    FileNotFoundError when ``source`` is gone, DeviceFull.
+    FileNotFoundError when ``source`` is gone, DeviceUnavailable when the device of both is, DeviceFull.
     """
-    made = _link_again(source, target)
+    made = _link_again(source, target, device_path)
     if made is not None:
         sync_directory(os.path.dirname(target))
         for path in made:
             sync_directory(path)
 
 
-def link_existing_unsynced(source: str, target: str) -> bool:
+def link_existing_unsynced(source: str, target: str, device_path: str) -> bool:
     """As :func:`link_existing`, for many files that one :func:`sync_device` makes durable. False: ``target`` is there."""
-    return _link_again(source, target) is not None
+    return _link_again(source, target, device_path) is not None
 
 
-def _link_again(source: str, target: str) -> tuple[str, ...] | None:
+def _link_again(source: str, target: str, device_path: str) -> tuple[str, ...] | None:
     """The directories that were made for it; None when ``target`` is there."""
     made: tuple[str, ...] = ()
     for left in reversed(range(_LINK_ATTEMPTS)):
@@ -418,7 +420,7 @@ def _link_again(source: str, target: str) -> tuple[str, ...] | None:
         except FileNotFoundError:
             if not left or not os.path.lexists(source):
                 raise
-            made += make_directories(os.path.dirname(target))
+            made += make_directories(os.path.dirname(target), device_path)
         except OSError as error:
             raise translated(error) from None
     return None
@@ -533,10 +535,10 @@ def quarantine(path: str, into: str) -> str:
     """Move a file or directory, whole, to ``into`` under its own name, or with ``-<uuid hex>`` when that is taken.
 
     ``into`` is ``<device>/quarantined/<datadir>`` and is created. Gives the new path. Raises FileNotFoundError when
-    ``path`` is gone already.
+    ``path`` is gone already, DeviceUnavailable when its device is.
     """
     os.lstat(path)  # before anything is made: its device may have gone away
-    made = make_directories(into)
+    made = make_directories(into, os.path.dirname(os.path.dirname(into)))
     target = f"{into}/{os.path.basename(path)}"
     try:
         if not os.path.isdir(path) and os.path.lexists(target):

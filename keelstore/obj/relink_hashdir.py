@@ -33,9 +33,9 @@ class Leaving(NamedTuple):
 class Places:
     """What is done to hash directories of one device and policy. ``quarantine`` puts a directory aside, for a reason."""
 
-    def __init__(self, step: str, rules: Rules, clobbers: bool, stats: Stats, log: Log, clock: Callable[[], float],
-                 quarantine: Callable[[str, str], object]):
-        self._step, self._rules, self._clobbers, self._clock = step, rules, clobbers, clock
+    def __init__(self, device_path: str, step: str, rules: Rules, clobbers: bool, stats: Stats, log: Log,
+                 clock: Callable[[], float], quarantine: Callable[[str, str], object]):
+        self._device_path, self._step, self._rules, self._clobbers, self._clock = device_path, step, rules, clobbers, clock
         self._stats, self._log, self._quarantine = stats, log, quarantine
 
     def _error(self, text: str, *values: object) -> None:
@@ -97,7 +97,7 @@ class Places:
 
     def _link(self, source: str, target: str) -> int:
         try:
-            if fs.link_existing_unsynced(source, target):
+            if fs.link_existing_unsynced(source, target, self._device_path):
                 self._stats.linked += 1
                 return _WELL
             own, there = os.stat(source), os.stat(target)

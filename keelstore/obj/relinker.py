@@ -5,9 +5,9 @@ What a crash leaves, between any two steps, the next run finds and finishes:
 1. links are made. Each object is readable through its old place, and through the new one once its links are there;
 2. the suffixes concerned are noted as changed: always, as a run that was killed may not have come to it;
 3. the device is synced: one call for thousands of links, where a sync of each new directory would wait each time;
-4. cleanup only: now that the new names are on disk, the old ones go, and the device is synced once more, so that nothing
-   that the state calls done can come back;
-5. hashes are computed, and the state is saved.
+4. cleanup only: now that the new names are on disk, the old ones go;
+5. hashes are computed, and the state is saved: at once by relink; by cleanup after the next sync, that of the next partition
+   or the one at the end, so that nothing that the state calls done can come back.
 
 A partition with an error stays to be done, and no old name goes whose link could not be made. Servers write meanwhile: they
 link by themselves what they write (``writer``), and the newest wins wherever both did something. All functions block.
@@ -32,7 +32,7 @@ from keelstore.common.work import RateLimit
 from keelstore.obj import hashes, layout
 from keelstore.obj.options import ObjectRelinkerOptions
 from keelstore.obj.relink_hashdir import Leaving, Log, Places
-from keelstore.obj.relink_plan import CLEANUP, Powers, new_partition
+from keelstore.obj.relink_plan import CLEANUP, Powers, State, new_partition
 from keelstore.obj.relink_report import PolicyProgress, Report
 from keelstore.obj.relink_state import StateFile
 from keelstore.obj.store import ObjectStore
@@ -105,9 +105,12 @@ class PolicyOnDevice:
         self._device, self._progress, self._stats = device, progress, progress.stats
         self._datadir = layout.objects_dir(self.policy)
         self._is_cleanup = relinker.step == CLEANUP
+        self._file, self._state = StateFile(path, self._datadir), State(change.powers)
+        self._finished: list[int] = []  # partitions in which all is done, maybe not on disk yet
+        self._is_unsynced = False  # old names went since the last sync
         self._rules = relinker.store.rules(layout.fragment_count(change.policy))
-        self._places = Places(relinker.step, self._rules, relinker.options.clobber_hardlink_collisions, progress.stats,
-                              relinker.log, relinker.store.clock, self._quarantine)
+        self._places = Places(path, relinker.step, self._rules, relinker.options.clobber_hardlink_collisions,
+                              progress.stats, relinker.log, relinker.store.clock, self._quarantine)
         # until the old place of an object is gone, a tombstone in the new one counts, however old; then Places removes it
         self._hash_rules = replace(self._rules, reclaim_age_s=math.inf) if self._is_cleanup else self._rules
 
@@ -115,9 +118,9 @@ class PolicyOnDevice:
         """Raises StorageError, OSError: the device as a whole cannot be worked on."""
         if not os.path.isdir(f"{self.path}/{self._datadir}"):
             return
-        file, progress = StateFile(self.path, self._datadir), self._progress
-        with file.locked():
-            state = file.take(self.powers)
+        progress = self._progress
+        with self._file.locked():
+            state = self._state = self._file.take(self.powers)
             state.adopt(partitions(self.path, self._datadir), self._own.step)
             progress.total_parts, progress.parts_done = len(state.done), state.count_done
             self._own.report.tell(self._device, self.policy)
@@ -126,10 +129,26 @@ class PolicyOnDevice:
                     before = self._stats.errors
                     self._try(number)
                     if self._stats.errors == before:
-                        state.done[number] = True
-                        file.save(state)
-                        progress.parts_done += 1
+                        self._finished.append(number)
+                    if not self._is_unsynced:
+                        self._save_finished()
                     self._own.report.tell(self._device, self.policy)
+            if self._is_unsynced:
+                self._sync()
+                self._own.report.tell(self._device, self.policy)
+
+    def _sync(self) -> None:
+        fs.sync_device(self.path)
+        self._is_unsynced = False
+        self._save_finished()
+
+    def _save_finished(self) -> None:
+        """The partitions that all was done in, on disk, too, are done."""
+        if self._finished:
+            self._state.done.update(dict.fromkeys(self._finished, True))
+            self._file.save(self._state)
+            self._progress.parts_done += len(self._finished)
+            self._finished.clear()
 
     def _try(self, number: int) -> None:
         try:
@@ -170,8 +189,6 @@ class PolicyOnDevice:
         if self._is_cleanup:
             if not self._hashes(number, suffixes):
                 self._remove_partition(path)
-            if suffixes:
-                fs.sync_device(self.path)
 
     def _keep_pace(self) -> None:
         delay_s = self._own.pace.delay_s(time.monotonic())
@@ -184,7 +201,8 @@ class PolicyOnDevice:
             self._invalidate(target, changed)
         if leaving:
             self._invalidate(number, suffixes)
-        fs.sync_device(self.path)
+        self._sync()
+        self._is_unsynced = bool(leaving)
         for one in leaving:
             self._places.remove(one)
         leaving.clear()

@@ -21,7 +21,7 @@ from keelstore.common import concurrency, events, fs
 from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.daemon_frame import ALL, Daemon, Selection, World
 from keelstore.common.device_walk import Device, entries, usable_devices
-from keelstore.common.errors import BackendError, StorageError
+from keelstore.common.errors import BackendError, DeviceUnavailable, StorageError
 from keelstore.common.headers import Headers
 from keelstore.common.names import HashPath
 from keelstore.common.peers import Address, Peers
@@ -224,7 +224,7 @@ class ObjectUpdater(Daemon):
                 target = on_disk_thread(device, fs.quarantine, pending.path,
                                         layout.quarantine_dir(pending.device_path, "objects"))
                 self.log.error("%s is no update (%s); it is now %s", pending.path, why, target)
-            except OSError as error:
+            except (OSError, DeviceUnavailable) as error:
                 self.log.error("%s is no update (%s) and could not be moved away: %s", pending.path, why, error)
         return found
 

@@ -72,7 +72,7 @@ def write_pending(device_path: str, policy_index: int, name_hash: str, timestamp
 def _write(device_path: str, policy_index: int, path: str, data: bytes) -> None:
     directory = os.path.dirname(path)
     made = fs.make_directories(directory, device_path)
-    new = fs.create_file(directory, f"{device_path}/{layout.tmp_dir(policy_index)}")
+    new = fs.create_file(directory, f"{device_path}/{layout.tmp_dir(policy_index)}", device_path)
     try:
         fs.write_all(new.fd, data)
         fs.sync_file(new.fd)

@@ -66,7 +66,7 @@ class Publication:
         extra: fs.NewFile | None = None
         try:
             if rest is not None:
-                extra = fs.create_file(directory, place.tmp_path)
+                extra = fs.create_file(directory, place.tmp_path, place.device_path)
                 fs.write_all(extra.fd, rest)
                 fs.sync_file(extra.fd)
             fs.sync_file(new.fd)
@@ -111,7 +111,8 @@ class Publication:
         if other.directory != self.place.directory:
             try:
                 for name in (self.attrs, self.name) if has_attrs else (self.name,):
-                    fs.link_existing(f"{self.place.directory}/{name}", f"{other.directory}/{name}")
+                    fs.link_existing(f"{self.place.directory}/{name}", f"{other.directory}/{name}",
+                                     other.device_path)
                 hashes.invalidate(other.partition_path, other.suffix)  # until the relinker has been here, nobody compares it
             except (OSError, StorageError) as error:  # the object itself is safe; the relinker will do it
                 log.warning("cannot link %s/%s into partition %s: %s", self.place.directory, self.name,
@@ -178,7 +179,7 @@ def _newest_tombstone(files: list[StoredFile]) -> Timestamp | None:
 def _start(place: Place, reserve: Reserve, size: int | None, allocates: bool) -> tuple[fs.NewFile, tuple[str, ...]]:
     """Steps 1 and the first half of 2."""
     made = fs.make_directories(place.directory, place.device_path)
-    new = fs.create_file(place.directory, place.tmp_path)
+    new = fs.create_file(place.directory, place.tmp_path, place.device_path)
     try:
         reserve.check(new.fd, size or 0)
         if size is not None and size >= ALLOCATE_FROM and allocates:
@@ -215,7 +216,7 @@ def write_tombstone(publication: Publication, metadata: Mapping[str, str]) -> No
     """A tombstone: room is not asked for, so that a full device can be emptied."""
     assert publication.kind == TOMBSTONE
     made = fs.make_directories(publication.place.directory, publication.place.device_path)
-    new = fs.create_file(publication.place.directory, publication.place.tmp_path)
+    new = fs.create_file(publication.place.directory, publication.place.tmp_path, publication.place.device_path)
     try:
         publication.publish(new, made, metadata)
     finally:

@@ -149,12 +149,12 @@ def test_lock_file_that_was_removed_is_not_trusted(tmp_path, monkeypatch):
 
 def test_directories_made_are_reported_innermost_first(tmp_path):
     path = f"{tmp_path}/a/b/c"
-    assert fs.make_directories(path) == (f"{tmp_path}/a/b", f"{tmp_path}/a", str(tmp_path))
-    assert fs.make_directories(path) == ()
-    assert fs.make_directories(f"{tmp_path}/a/b/d") == (f"{tmp_path}/a/b",)
+    assert fs.make_directories(path, str(tmp_path)) == (f"{tmp_path}/a/b", f"{tmp_path}/a", str(tmp_path))
+    assert fs.make_directories(path, str(tmp_path)) == ()
+    assert fs.make_directories(f"{tmp_path}/a/b/d", str(tmp_path)) == (f"{tmp_path}/a/b",)
     (tmp_path / "file").write_text("")
     with pytest.raises(NotADirectoryError):
-        fs.make_directories(f"{tmp_path}/file/x")
+        fs.make_directories(f"{tmp_path}/file/x", str(tmp_path))
 
 
 @pytest.mark.parametrize("tmpfile_works", [True, False])
@@ -162,8 +162,8 @@ def test_linked_file_is_whole_and_replaces(tmp_path, monkeypatch, tmpfile_works)
     monkeypatch.setattr(fs, "_tmpfile_works", tmpfile_works)
     for text in (b"one", b"two"):
         directory = f"{tmp_path}/d/h"
-        made = fs.make_directories(directory)
-        new = fs.create_file(directory, f"{tmp_path}/d/tmp")
+        made = fs.make_directories(directory, str(tmp_path))
+        new = fs.create_file(directory, f"{tmp_path}/d/tmp", str(tmp_path))
         fs.write_all(new.fd, text)
         fs.set_xattr(new.fd, "user.x", text)
         assert os.listdir(directory) == ([] if text == b"one" else ["f"])
@@ -176,6 +176,22 @@ def test_linked_file_is_whole_and_replaces(tmp_path, monkeypatch, tmpfile_works)
         assert os.listdir(directory) == ["f"]
     if not tmpfile_works:
         assert os.listdir(f"{tmp_path}/d/tmp") == []
+
+
+def test_no_file_brings_back_a_device_that_is_gone(tmp_path, monkeypatch):
+    """Also where the name of a new file goes into a directory that has yet to be made."""
+    monkeypatch.setattr(fs, "_tmpfile_works", False)
+    device, other = f"{tmp_path}/sda", tmp_path / "sdb"
+    other.mkdir()
+    (other / "f").write_text("")
+    calls = [lambda: fs.create_file(f"{device}/objects", f"{device}/tmp", device),
+             lambda: fs.link_existing(f"{other}/f", f"{device}/objects/f", device),
+             lambda: fs.link_existing_unsynced(f"{other}/f", f"{device}/objects/f", device),
+             lambda: fs.quarantine(f"{other}/f", f"{device}/quarantined/objects")]
+    for call in calls:
+        with pytest.raises(DeviceUnavailable):
+            call()
+        assert os.listdir(tmp_path) == ["sdb"]
 
 
 def test_file_system_without_unnamed_files_is_remembered(tmp_path, monkeypatch):
@@ -209,7 +225,7 @@ def test_directory_that_vanished_is_reported(tmp_path):
 def test_link_syncs_every_directory_that_changed(tmp_path, monkeypatch):
     trace = FaultyOs()
     trace.install(monkeypatch)
-    made = fs.make_directories(f"{tmp_path}/a/b")
+    made = fs.make_directories(f"{tmp_path}/a/b", str(tmp_path))
     new = fs.create_file(f"{tmp_path}/a/b")
     fs.write_all(new.fd, b"x")
     fs.sync_file(new.fd)
@@ -274,8 +290,8 @@ def test_rename_and_second_link(tmp_path):
     (tmp_path / "a").write_text("x")
     (tmp_path / "d").mkdir()
     fs.rename_durably(f"{tmp_path}/a", f"{tmp_path}/d/b")
-    fs.link_existing(f"{tmp_path}/d/b", f"{tmp_path}/e/f/b")
-    fs.link_existing(f"{tmp_path}/d/b", f"{tmp_path}/e/f/b")
+    fs.link_existing(f"{tmp_path}/d/b", f"{tmp_path}/e/f/b", str(tmp_path))
+    fs.link_existing(f"{tmp_path}/d/b", f"{tmp_path}/e/f/b", str(tmp_path))
     assert os.stat(f"{tmp_path}/e/f/b").st_nlink == 2
 
 
@@ -342,7 +358,7 @@ def test_full_device_has_one_error(tmp_path, monkeypatch, error):
     new = fs.create_file(str(tmp_path))
     for call in (
         lambda: fs.write_all(new.fd, b"x"), lambda: fs.set_xattr(new.fd, "user.a", b"x"), lambda: fs.sync_file(new.fd),
-        lambda: fs.sync_data(new.fd), lambda: fs.make_directories(f"{tmp_path}/x"), lambda: fs.create_file(str(tmp_path)),
+        lambda: fs.sync_data(new.fd), lambda: fs.make_directories(f"{tmp_path}/x", str(tmp_path)), lambda: fs.create_file(str(tmp_path)),
         lambda: fs.link_durably(new, f"{tmp_path}/f"), lambda: fs.replace_file(f"{tmp_path}/g", b"x"),
     ):  # fmt: skip
         FaultyOs(fail_at=1, error=error).install(monkeypatch)

@@ -237,10 +237,10 @@ def test_a_file_that_vanishes_meanwhile_was_replaced(box, monkeypatch):
     box.write(number, 0)
     link = fs.link_existing_unsynced
 
-    def late(source, target):
+    def late(source, target, device_path):
         monkeypatch.undo()
         box.write(number, 5, b"newer", following=NEXT)
-        return link(source, target)
+        return link(source, target, device_path)
 
     monkeypatch.setattr(fs, "link_existing_unsynced", late)
     assert box.run(RELINK, PREPARED) == 0
@@ -342,27 +342,31 @@ def test_rubbish_is_left_alone_or_put_aside(box):
 # -- durability --------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_old_goes_before_its_link_is_on_disk(box, monkeypatch):
+def test_nothing_old_goes_before_its_link_is_on_disk_and_nothing_is_done_before_that_is(box, monkeypatch):
     fill(box)
     unsynced: set[str] = set()
+    removed: set[int] = set()  # partitions that old names went from, maybe not on disk
     order: list[str] = []
 
-    def link(source, target):
-        result = real_link(source, target)
+    def link(source, target, device_path):
+        result = real_link(source, target, device_path)
         unsynced.add(os.path.basename(os.path.dirname(target)))
         return result
 
     def sync(path):
         unsynced.clear()
+        removed.clear()
         order.append("sync")
 
     def remove(path):
         if "/objects" in path and os.path.basename(os.path.dirname(path)) in {box.at(n, POWER).name_hash for n in OBJECTS}:
             assert os.path.basename(os.path.dirname(path)) not in unsynced
             order.append("remove")
+            removed.add(int(path.split("/")[-4]))
         return real_remove(path)
 
     def save(self, state):
+        assert not removed & {number for number, is_done in state.done.items() if is_done}
         order.append("save")
         real_save(self, state)
 
@@ -372,8 +376,10 @@ def test_nothing_old_goes_before_its_link_is_on_disk(box, monkeypatch):
     monkeypatch.setattr(fs, "remove_file", remove)
     monkeypatch.setattr(StateFile, "save", save)
     assert box.run(CLEANUP, INCREASED) == 0
-    assert order.count("remove") and "remove" not in [second for first, second in itertools.pairwise(order) if first == "save"]
-    assert all(after != "save" for before, after in itertools.pairwise(order) if before == "remove"), "removals are synced, too"
+    moved_from = {box.at(number, POWER).partition for number in moving(box)}
+    assert order.count("remove") and not removed
+    assert order.count("sync") == len(moved_from) + 1, "one for each partition that something left, and one at the end"
+    assert all(state_file(box)["state"].values())
 
 
 numbers = st.sampled_from(range(4))

@@ -336,7 +336,7 @@ def test_part_power_grows(box):
     with open(f"{new.partition_path}/hashes.invalid") as file:
         assert file.read() == f"#boot {fs.boot_id()}\n" + f"{new.suffix}\n" * 3
     # the ring now has the new power; the old places still hold links
-    fs.link_existing(f"{new.directory}/{layout.data_name(stamp(2))}", f"{old.directory}/{layout.data_name(stamp(1))}")
+    fs.link_existing(f"{new.directory}/{layout.data_name(stamp(2))}", f"{old.directory}/{layout.data_name(stamp(1))}", old.device_path)
     box.store.delete(new, stamp(3), next_part_power=11)
     assert box.files(new) == ["3.ts"]
 
