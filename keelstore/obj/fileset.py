@@ -58,7 +58,8 @@ def resolve(
     order; names that do not parse are the caller's to report.
 
     With fragments, only a durable set counts, unless ``preferences`` (possibly none) allow others; of the set chosen,
-    the preferred index, or ``fragment``, or the highest.
+    the preferred index, or ``fragment``, or the highest. A fragment that is there as durable is not needed as one that
+    is not: its commit finds that it was not needed, either.
     """
     files = list(files)
     if len(files) == 1 and not stores_fragments:  # nearly every directory
@@ -155,6 +156,10 @@ def _choose_fragment(
         if durable is not None:
             obsolete.extend(members)
             continue
+        settled = {file.fragment for file in members if file.is_durable} if len(members) > 1 else None
+        if settled:  # one that was written once more, whose commit is not needed or may come too late
+            obsolete.extend(file for file in members if not file.is_durable and file.fragment in settled)
+            members = [file for file in members if file.is_durable or file.fragment not in settled]
         known[stamp] = tuple(sorted(members, key=lambda file: (file.fragment or 0, file.is_durable, file.name)))
         if stamp in marked or any(file.is_durable for file in members):
             durable = stamp

@@ -112,6 +112,11 @@ EC_CASES: list[tuple[object, ...]] = [
     ("1.durable", None, None, None, None, "1.durable", ""),
     ("1#0d.data 1#0.attrs", None, "1#0d.data", None, 1, "", ""),
     ("1#0.data 1#0.attrs", None, None, None, None, "", "1#0.data 1#0.attrs"),
+    ("1#0.data 1#0d.data", None, "1#0d.data", None, 1, "1#0.data", ""),
+    ("1#0.data 1#0d.data 1#0.attrs", None, "1#0d.data", None, 1, "1#0.data", ""),
+    ("1#0.data 1#3d.data", None, "1#3d.data", None, 1, "", ""),
+    ("1#0.data 1#0d.data 2#0.data", None, "1#0d.data", None, 1, "1#0.data", "2#0.data"),
+    ("1#0.data 1#0d.data 1.durable", [(1, [])], "1#0d.data", None, 1, "1#0.data", ""),
     ("1#0d.data 1#3d.data 1#0.attrs 1#3.attrs", None, "1#3d.data", None, 1, "", ""),
 ]
 

@@ -11,7 +11,8 @@ import pytest
 
 from keelstore.common.errors import ObjectStateChanged
 from keelstore.common.headers import Headers
-from test.support.objects import OBJECT, Peer, ServerBox, stamp
+from keelstore.obj import hashes
+from test.support.objects import OBJECT, POLICIES, Peer, ServerBox, stamp
 
 CONTAINER = ("127.0.0.1", 6201)
 PATH = "/sda1/7/a/c/o"
@@ -166,6 +167,38 @@ def test_a_second_commit_does_nothing(box):
     box.store.make_durable(place, stamp(0), 3)  # again: it is durable already
     with pytest.raises(ObjectStateChanged):
         box.store.make_durable(place, stamp(9), 3)
+
+
+def test_a_fragment_that_comes_once_more_is_not_needed(box):
+    """Two uploads of one time: the second was let in before the first was committed."""
+    sent = Headers({
+        "X-Timestamp": stamp(0).internal, "Content-Type": "text/plain", "X-Backend-Obj-Metadata-Footer": "yes",
+        "X-Backend-Obj-Multiphase-Commit": "yes", "X-Backend-Obj-Multipart-Mime-Boundary": "B", "X-Backend-Storage-Policy-Index": "2",
+    })  # fmt: skip
+    late = box.backend.upload(OBJECT, PATH, sent)
+    assert late.ready() is None
+    upload, _ = begin(box, first_body(b"x"))
+    assert finish(upload) == 201
+    late.send(first_body(b"x"))
+    late.end_body()
+    assert late.ready() is None
+    assert names(box) == [name(3, True), name(3, False)]
+    box.store.hashes("sda1", box.device_path, POLICIES.by_index[2], "7", [box.place(policy=2).suffix])  # which cleans
+    assert names(box) == [name(3, True)]
+    assert finish(late) == 201
+    assert names(box) == [name(3, True)] and get(box, X_Backend_Fragment_Preferences="[]").read() == b"x"
+
+
+def test_a_twin_that_is_left_changes_no_suffix_hash_and_goes(box):
+    place = box.place(policy=2)
+    upload, _ = begin(box, first_body(b"x"))
+    finish(upload)
+    policy = POLICIES.by_index[2]
+    before = box.store.hashes("sda1", box.device_path, policy, "7")
+    os.link(f"{place.directory}/{name(3, True)}", f"{place.directory}/{name(3, False)}")
+    hashes.invalidate(place.partition_path, place.suffix)
+    assert box.store.hashes("sda1", box.device_path, policy, "7") == before
+    assert names(box) == [name(3, True)]
 
 
 @pytest.mark.parametrize("size", [1000, 70000, 1 << 20])
