@@ -158,7 +158,7 @@ def _answer(server: ObjectServer, request: Request, stored: StoredObject) -> Res
 def _etag_for_conditions(names: str | None, stored: StoredObject) -> str:
     for name in names.split(",") if names else ():
         value = stored.metadata.get(title(name.strip()))
-        if value is not None:
+        if value:  # what was emptied, as a copy is rid of what its source had, is none
             return value
     return stored.metadata.get("ETag", "")
 

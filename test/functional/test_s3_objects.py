@@ -303,6 +303,18 @@ def test_checksum_that_a_complete_claims_is_checked(s3: Any, bucket: str) -> Non
     s3.complete_multipart_upload(**wish, ChecksumCRC32=wish["MultipartUpload"]["Parts"][0]["ChecksumCRC32"])
 
 
+def test_what_was_copied_has_an_etag_to_be_asked_for(s3: Any, bucket: str) -> None:
+    """Clients read on what they have begun to read, by its ETag."""
+    s3.put_object(Bucket=bucket, Key="k", Body=b"hello")
+    etags = [s3.copy_object(Bucket=bucket, Key=key, CopySource=f"{bucket}/k")["CopyObjectResult"]["ETag"] for key in ("copy", "other")]
+    s3.put_object_acl(Bucket=bucket, Key="other", ACL="public-read")
+    for key, etag in zip(("copy", "other"), etags, strict=True):
+        assert read(s3, bucket, key, IfMatch=etag, Range="bytes=1-") == b"ello"
+        with refused("304"):
+            s3.get_object(Bucket=bucket, Key=key, IfNoneMatch=etag)
+        s3.copy_object(Bucket=bucket, Key="again", CopySource=f"{bucket}/{key}", CopySourceIfMatch=etag)
+
+
 def test_condition_that_does_not_hold_leaves_the_upload_open(s3: Any, bucket: str) -> None:
     wish = upload(s3, bucket, "k", (1,))
     with refused("NoSuchKey"):

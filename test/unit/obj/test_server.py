@@ -250,6 +250,11 @@ def test_etag_for_conditions_may_be_elsewhere(box):
     assert box.call("GET", headers=named).status == 304
 
 
+def test_etag_elsewhere_that_was_emptied_is_none(box):
+    put(box, X_Object_Sysmeta_Other_Etag="")
+    assert box.call("GET", headers={"X-Backend-Etag-Is-At": "X-Object-Sysmeta-Other-Etag", "If-Match": HELLO}).status == 200
+
+
 def test_read_of_nothing_that_must_match(box):
     assert box.call("GET", headers={"If-Match": "*"}).status == 412
     assert box.call("GET", headers={"If-Match": "x"}).status == 404

@@ -62,6 +62,8 @@ def parse(text: str) -> tuple[str, str, str | None]:
         decoded = unquote_to_bytes(path.encode("latin-1")).decode()
     except UnicodeDecodeError:
         raise S3Error("InvalidURI", URI=text) from None
+    if "\0" in decoded:
+        raise S3Error("InvalidURI", URI=text)
     bucket, slash, key = decoded.removeprefix("/").partition("/")
     if not (bucket and slash and key):
         raise S3Error(

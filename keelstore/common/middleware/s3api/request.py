@@ -74,9 +74,12 @@ class S3Request:
         return self._request.params
 
     def header(self, name: str, default: str | None = None) -> Any:
-        """A header; with a signed URL also one that clients make a part of its query, as ``x-amz-acl``."""
+        """A header; with a signed URL also one that clients make a part of its query, as ``x-amz-acl``.
+
+        Not what they say there of a checksum: it is that of no body, as none was there when the URL was signed.
+        """
         value = self.environ.get(environ_key(name))
-        if value is None and self._hoists and name.startswith("X-Amz-"):
+        if value is None and self._hoists and name.startswith("X-Amz-") and name != "X-Amz-Sdk-Checksum-Algorithm":
             value = self.query.get(name.lower())
         return default if value is None else value
 

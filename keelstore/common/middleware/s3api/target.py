@@ -40,9 +40,9 @@ def bucket_of_host(host: str, domains: tuple[str, ...]) -> str | None:
 
 
 def target_of(path: str, host: str, domains: tuple[str, ...]) -> Target:
-    """``path``: decoded text; octets that are not UTF-8 as surrogate escapes, which are refused. Raises S3Error."""
-    if not path.isascii() and any("\ud800" <= char <= "\udfff" for char in path):
-        raise S3Error("InvalidURI", URI=path.encode("utf-8", "replace").decode())
+    """``path``: decoded text; octets that are not UTF-8 as surrogate escapes. They are refused, as is NUL. Raises S3Error."""
+    if "\0" in path or (not path.isascii() and any("\ud800" <= char <= "\udfff" for char in path)):
+        raise S3Error("InvalidURI", URI=path.replace("\0", "%00").encode("utf-8", "replace").decode())
     bucket, key = bucket_of_host(host, domains) if domains else None, path[1:]
     by_host = bucket is not None
     if bucket is None:

@@ -69,3 +69,12 @@ def test_frames_are_taken_off(kind: str) -> None:
 ])
 def test_one_checksum_is_enough(headers: dict[str, str]) -> None:
     assert outcome("v4", UNSIGNED_PAYLOAD, **headers) == "InvalidRequest"
+
+
+def test_what_a_signed_url_says_of_a_checksum_is_of_no_body() -> None:
+    """AWS's SDK for JavaScript signs the checksum of nothing into URLs that others upload to."""
+    environ: dict[str, Any] = {"REQUEST_METHOD": "PUT", "PATH_INFO": "/b/k", "CONTENT_LENGTH": "5", "wsgi.input": io.BytesIO(BODY),
+                               "QUERY_STRING": "x-amz-checksum-crc32=AAAAAA%3D%3D&x-amz-sdk-checksum-algorithm=CRC32&x-amz-acl=private"}
+    signed = Signed("v4-query", "k", "s", b"", payload_hash=UNSIGNED_PAYLOAD)
+    request = S3Request(environ, lambda *_: [], S3ApiOptions(), Target("b", "k"), signed, lambda *_: None)
+    assert request.open_body().read() == BODY and request.header("X-Amz-Acl") == "private"
