@@ -26,10 +26,11 @@ import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from types import FrameType, ModuleType
 
-from test.bench import limits, plot, report, sides
+from test.bench import limits, plot, report, rgw, sides
 from test.bench.loads import Kind, Load, Row, generator, rows
 from test.bench.report import Compared, Line, NodeRow
 from test.bench.sides import Side, Unusable
@@ -59,9 +60,9 @@ class Comparison:
     def measure(self, number: int) -> None:
         """One round of all rows; the order of the sides is turned from round to round."""
         for place, row in enumerate(self.rows, 1):
-            names = list(self.sides) if number % 2 else list(reversed(self.sides))
-            found = {name: self._measure_one(name, row, number) for name in names}
-            figures = "; ".join(f"{name} {found[name]}" for name in self.sides)
+            able = [name for name, side in self.sides.items() if side.target.has(row.kind)]
+            found = {name: self._measure_one(name, row, number) for name in (able if number % 2 else reversed(able))}
+            figures = "; ".join(f"{name} {found[name]}" for name in able)
             say(f"round {number} of {self.rounds}, row {place} of {len(self.rows)}, {row.key}: {figures}")
 
     def _measure_one(self, name: str, row: Row, number: int) -> str:
@@ -83,7 +84,7 @@ class Comparison:
         """Write what is read later, which warms both sides up too."""
         for name in self.sides:
             began = time.perf_counter()
-            for row in self.rows:
+            for row in (row for row in self.rows if self.sides[name].target.has(row.kind)):
                 try:
                     self._load(name, row).fill(row)
                 except (RuntimeError, OSError, SystemExit) as error:
@@ -176,7 +177,9 @@ def load_average() -> str:
     return f"{os.getloadavg()[0]:.1f}"
 
 
+@cache
 def commit() -> str:
+    """Of this checkout when it was first asked for: what is written below changes it."""
     done = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
     return done.stdout.strip() or "(no commit)"
 
@@ -205,6 +208,7 @@ def interrupt(_: int, __: FrameType | None) -> None:
 def run(given: argparse.Namespace, chosen: list[Row], base: Path, home: Path) -> int:
     comparison = Comparison(generator(given.shared), chosen, given.rounds, given.seconds, shlex.join(["bin/bench", *sys.argv[1:]]),
                             load_before=load_average())
+    say(f"keelstore {commit()}; {machine()}; load {load_average()}")
     is_stopped = False
     with ExitStack() as stack:
         try:
@@ -235,17 +239,19 @@ def start_all(comparison: Comparison, given: argparse.Namespace, stack: ExitStac
     side = stack.enter_context(sides.ours(base, given.workers))
     side.notes.append(f"devices on {file_system(base)}")
     comparison.sides[side.target.label] = side
-    if given.reference == "swift":
-        say("starting the reference (its very first start installs it, which takes minutes)")
+    if given.reference in ("swift", "all"):
+        say("starting Swift (its very first start installs it, which takes minutes)")
         reference = stack.enter_context(sides.swift(base, given.shared, home))
         comparison.sides[reference.target.label] = reference
-    comparison.notes.append(without_rgw())
-
-
-def without_rgw() -> str:
-    if shutil.which("radosgw") is None:
-        return "RGW is left out: radosgw is not installed."
-    return "RGW is left out: it is installed, but this command does not start it yet."
+    if given.reference in ("rgw", "all"):
+        say("starting RGW")
+        try:
+            gateway = stack.enter_context(rgw.rgw(base))
+            comparison.sides[gateway.target.label] = gateway
+        except Unusable as why:
+            if given.reference == "rgw":
+                raise
+            comparison.notes.append(f"RGW is left out: {why}")
 
 
 def arguments() -> argparse.Namespace:
@@ -255,7 +261,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rows", help="only these, such as 'copies-*,ec-put-4k-8'; --list-rows says which there are")
     parser.add_argument("--list-rows", action="store_true", help="name the rows and do nothing")
     parser.add_argument("--seconds", type=float, help="of each small measurement  [default: 2; 1.5 with --quick]")
-    parser.add_argument("--reference", choices=("swift", "none"), default="swift", help="beside whom  [default: swift]")
+    parser.add_argument("--reference", choices=("all", "swift", "rgw", "none"), default="all", help="beside whom  [default: Swift, and RGW where it is installed]")
     parser.add_argument("--workers", type=int, default=2, help="worker processes of keelstore; the reference has two of each kind that matters  [default: 2]")
     parser.add_argument("--no-limits", action="store_true", help="leave out the bare program and sendfile")
     parser.add_argument("--shared", type=Path, default=Path(os.environ.get("SHARED") or ROOT.parent / "shared"),

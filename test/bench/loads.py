@@ -114,6 +114,9 @@ class Target:
     s3_key: str = "testing"
     policies: bool = True  # whether containers may be given a policy; where not, its default has three copies
 
+    def has(self, kind: Kind) -> bool:
+        return self.policies or kind.policy != EC.policy
+
 
 class Load:
     """The workloads of one kind of store against one side."""
@@ -144,10 +147,16 @@ class Load:
             raise RuntimeError(f"{self._options.label}: {row.key}: {said.getvalue().strip()}")
         if row.is_large and row.workload == "put":
             self._drop_last()
+        if row.workload != "delete" and found["seconds"] < self._options.seconds / 3:  # the first answers came after the time was over
+            raise RuntimeError(f"{self._options.label}: {row.key}: answered for {found['seconds']} s of {self._options.seconds}")
         return found
 
     def fill(self, row: Row) -> None:
-        """Write what the row reads, so that it is written but once and outside of the first round."""
+        """Write what the row reads, so that it is written but once and outside of the first round; and something, to be warm."""
+        container = self._load.container("put").encode()
+        for number in range(20):
+            self._load.t.once("PUT", self._load.t.put(container, self._bench.obj_name(b"warm", number), SMALL).split()[1].decode(),
+                              {"X-Auth-Token": getattr(self._load.t, "token", "")}, bytes(SMALL))
         if row.workload in ("get", "head"):
             self._load._ready(row.size)
         elif row.workload == "list":

@@ -1,7 +1,7 @@
 """The stores that are compared: started fresh, twice each, measured while they start and idle, and always stopped.
 
-``ours`` is what ``keelstore up`` makes; ``swift`` is started by ``reference_swift.sh`` of the shared directory. Both lie in one
-temporary directory of one file system and sync as they always do. A side is a context manager: whatever ends the comparison,
+``ours`` is what ``keelstore up`` makes; ``swift`` is started by ``reference_swift.sh`` of the shared directory (``rgw`` has a module of its
+own). All lie in temporary directories of one file system and sync as they always do. A side is a context manager: whatever ends the comparison,
 Ctrl-C too, its processes are ended by their ids and its data is removed.
 """
 
