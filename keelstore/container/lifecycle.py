@@ -5,6 +5,13 @@ pass costs what those buckets cost and nothing for all others. For each it reads
 of the part of the bucket that they are about, and deletes what is due by the same code that serves S3's clients: versions,
 delete markers, object lock and uploads in parts are what they are there. ``lifecycle_plan`` says what is due. Whatever is cut
 off, or done twice, is found as it is by the next pass.
+
+Two daemons may be at one bucket, and clients always are, on machines that share no lock. So what is deleted is named: a
+version by its id, an object of a bucket without versions by its time; and the delete markers of one hour have one time, and
+so are one. The parts of an upload go in two steps: a note of it
+comes into the container ``ending`` of the cluster's account, and the marker, without which nothing can be completed, goes, or
+the object that is made of them; ``ENDING_S`` later, when whoever had found the marker has come to an end, the parts go unless
+an object is made of them after all.
 """
 
 from __future__ import annotations
@@ -20,7 +27,7 @@ from keelstore.common import concurrency
 from keelstore.common.daemon_frame import ALL, Daemon, Selection, World
 from keelstore.common.errors import KeelstoreError
 from keelstore.common.headers import Headers, is_true
-from keelstore.common.internal import InternalClient, subrequest
+from keelstore.common.internal import InternalClient, make_path, subrequest
 from keelstore.common.middleware.s3api import lifecycle, lifecycle_plan, own_account, tags, upload
 from keelstore.common.middleware.s3api.deletion import delete_object
 from keelstore.common.middleware.s3api.errors import S3Error
@@ -30,15 +37,19 @@ from keelstore.common.middleware.s3api.lifecycle_rules import Rule
 from keelstore.common.middleware.s3api.metadata import DELETED_TYPE
 from keelstore.common.middleware.s3api.options import S3ApiOptions
 from keelstore.common.middleware.s3api.outcome import check
-from keelstore.common.middleware.s3api.request import S3Request
+from keelstore.common.middleware.s3api.request import OBJECT_SYSMETA, S3Request
 from keelstore.common.middleware.s3api.target import Target
-from keelstore.common.middleware.s3api.versions import NULL, status_of
+from keelstore.common.middleware.s3api.versions import ENABLED, NULL, status_of
 from keelstore.common.names import HashPath
 from keelstore.common.timestamp import Timestamp
 from keelstore.container.options import ContainerLifecycleOptions
 
 PAGE: Final = 1000
+UPLOAD_ID: Final = OBJECT_SYSMETA + "Upload-Id"  # of an object that is made of parts
 FORGET_S: Final = 86400.0  # an entry of a bucket without rules goes when it is that old: its rules may be on their way
+ENDING: Final = "ending"  # container of notes: ``account/bucket/upload id`` of parts that are to go; the body is the key
+ENDING_S: Final = 3600.0
+WINDOW_S: Final = 3600.0
 STATS: Final = ("expired", "versions", "markers", "uploads", "locked", "failures")
 
 
@@ -46,6 +57,19 @@ class Bucket(NamedTuple):
     account: str
     name: str
     noted_s: float  # since when it is written down
+
+    @property
+    def path(self) -> str:
+        return f"{self.account}/{self.name}"
+
+
+class Ending(NamedTuple):
+    """The parts of an upload that is over."""
+
+    account: str
+    name: str
+    upload_id: str
+    noted_s: float
 
     @property
     def path(self) -> str:
@@ -73,17 +97,23 @@ class ContainerLifecycle(Daemon):
 
     # -- a pass --------------------------------------------------------------------------------------------------------
 
-    def plan(self, only: Selection) -> Iterator[Bucket]:
-        index, count = self._share()
+    def plan(self, only: Selection) -> Iterator[Bucket | Ending]:
+        for entry in self.client.list_container(own_account.ACCOUNT, ENDING):
+            parts, noted_s = str(entry.get("name", "")).split("/"), _seconds(entry.get("last_modified", ""))
+            if len(parts) == 3 and self._is_ours(*parts[:2]) and self.world.clock() - noted_s >= ENDING_S:
+                yield Ending(parts[0], parts[1], parts[2], noted_s)
         for entry in self.client.list_container(own_account.ACCOUNT, lifecycle.NAME):
             account, slash, bucket = str(entry.get("name", "")).partition("/")
-            if not slash:
-                continue
-            digest = self._hash_path.digest(account, bucket)
-            if count and int.from_bytes(digest, "big") % count == index:
+            if slash and self._is_ours(account, bucket):
                 yield Bucket(account, bucket, _seconds(entry["last_modified"]))
 
-    def describe(self, job: Bucket) -> str:
+    def _is_ours(self, account: str, bucket: str) -> bool:
+        index, count = self._share()
+        return bool(count) and int.from_bytes(self._hash_path.digest(account, bucket), "big") % count == index
+
+    def describe(self, job: Bucket | Ending) -> str:
+        if isinstance(job, Ending):
+            return f"delete the parts of the upload {job.upload_id} of {job.path}"
         return f"carry out the lifecycle rules of {job.path}"
 
     def figures(self) -> dict[str, Any]:
@@ -93,7 +123,9 @@ class ContainerLifecycle(Daemon):
         if any(self.counts.values()):
             self.log.info("lifecycle: %s", {name: count for name, count in self.counts.items() if count})
 
-    def carry_out(self, job: Bucket) -> bool:
+    def carry_out(self, job: Bucket | Ending) -> bool:
+        if isinstance(job, Ending):
+            return self._end(job)
         request = self._request(job)
         try:
             info = request.container_info(job.name)
@@ -126,7 +158,7 @@ class ContainerLifecycle(Daemon):
         self.counts[what] += 1
         self.world.stats.increment(what)
 
-    def _request(self, job: Bucket, key: str | None = None) -> S3Request:
+    def _request(self, job: Bucket | Ending, key: str | None = None) -> S3Request:
         """What the code of S3 works with, of nobody, with the rights of the cluster."""
         environ = subrequest({}, "DELETE", "/", headers={"User-Agent": self.client.user_agent})
         environ["swift.trans_id"] = f"lifecycle-{job.name[:64]}"
@@ -204,7 +236,10 @@ class ContainerLifecycle(Daemon):
                 newest = next(versions_of(request, version.key, must=True), {})
                 if str(newest.get("version_id") or NULL) != version.version_id:
                     return True  # a newer one has come since the listing
-                delete_object(request, version.key, None)
+                if status_of(request.bucket_info()) == ENABLED:
+                    self._mark(job, version, request)
+                else:
+                    delete_object(request, version.key, None)
             else:
                 delete_object(request, version.key, version.version_id)
         except S3Error as error:
@@ -221,6 +256,14 @@ class ContainerLifecycle(Daemon):
         self._count("expired" if due.whole else "markers" if version.is_marker else "versions")
         return True
 
+    def _mark(self, job: Bucket, version: Version, request: S3Request) -> None:
+        """A delete marker in front of the version that is the newest: one, whoever else makes it, too. Raises S3Error."""
+        at_s = marker_s(version.modified_s, time.time(), self.options.lifecycle_day_seconds)
+        response = request.swift("DELETE", job.name, version.key, headers={"X-Timestamp": Timestamp(at_s).internal})
+        response.drain()
+        if not response.is_success and response.status not in (404, 409):
+            raise S3Error("ServiceUnavailable", reason=f"delete_{response.status}")
+
     def _delete_plain(self, job: Bucket, version: Version, request: S3Request) -> None:
         """What was listed, and nothing that is newer: the tombstone has the time just after it. Raises S3Error."""
         headers = self._head(job, version)
@@ -230,8 +273,11 @@ class ContainerLifecycle(Daemon):
         if float(stamp) > version.modified_s + 1:
             return
         if is_true(headers.get("X-Static-Large-Object", "")):
-            delete_object(request, version.key, None)
-            return
+            upload_id = headers.get(UPLOAD_ID)
+            if not upload_id:  # made by a client of Swift: its segments may be anywhere
+                delete_object(request, version.key, None)
+                return
+            self._end_later(job, version.key, upload_id)
         later = Timestamp(float(stamp) + 0.00001).internal
         response = request.swift("DELETE", job.name, version.key, headers={"X-Timestamp": later})
         response.drain()
@@ -256,25 +302,69 @@ class ContainerLifecycle(Daemon):
         return is_done
 
     def _abort(self, job: Bucket, key: str, upload_id: str) -> bool:
+        """Whoever completes it may have found its marker just now: the parts stay for ``ENDING_S``."""
         request = self._request(job, key)
-        begun = upload.Upload(key, upload_id, Headers())
         try:
-            with upload.alone(request, key, upload_id):
-                names = [begun.marker]
-                if not upload.is_complete(request, key, upload_id):
-                    names[:0] = [begun.part(number) for number in upload.parts(request, begun)]
-                for name in names:
-                    check(request, request.swift("DELETE", request.segments, name), 404).drain()
-        except S3Error as error:
+            self._end_later(job, key, upload_id)
+            marker = upload.Upload(key, upload_id, Headers()).marker
+            check(request, request.swift("DELETE", request.segments, marker), 404).drain()
+        except (KeelstoreError, OSError) as error:
             self._count("failures")
-            self.log.error("%s: the upload %s could not be aborted: %s", job.path, begun.marker, error)
+            self.log.error("%s/%s: the upload %s could not be aborted: %s", job.path, key, upload_id, error)
             return False
         self._count("uploads")
+        return True
+
+    # -- parts -------------------------------------------------------------------------------------------------------------
+
+    def _end_later(self, job: Bucket | Ending, key: str, upload_id: str) -> None:
+        """Note that the parts of an upload are to go, if no object is made of them."""
+        note = json.dumps(key).encode()
+        place = own_account.ACCOUNT, ENDING
+        answer = self.client.request("PUT", make_path(*place, f"{job.path}/{upload_id}"), acceptable=(2, 404), body=note)
+        answer.drain()
+        if answer.status == 404:
+            self.client.create_container(*place)
+            self.client.put_object(note, *place, f"{job.path}/{upload_id}")
+
+    def _end(self, job: Ending) -> bool:
+        """Delete the parts of an upload that nobody can have begun to complete for ``ENDING_S``."""
+        place = own_account.ACCOUNT, ENDING, f"{job.path}/{job.upload_id}"
+        try:
+            note = self.client.request("GET", make_path(*place), acceptable=(2, 404))
+            body = note.read()
+            if note.status == 404:
+                return True  # another has done it
+            key = json.loads(body)
+            ending, request = upload.Upload(key, job.upload_id, Headers()), self._request(job, key)
+            response = request.swift("HEAD", request.segments, ending.marker, headers={"X-Newest": "true"})
+            response.close()
+            if response.status != 404:
+                check(request, response)
+                return self._abort(Bucket(job.account, job.name, job.noted_s), key, job.upload_id)  # it has not come to it
+            info = request.container_info(job.name)
+            if info.status == 404 or not upload.is_complete(request, key, job.upload_id):
+                for number in upload.parts(request, ending):
+                    check(request, request.swift("DELETE", request.segments, ending.part(number)), 404).drain()
+            headers = {"X-Timestamp": Timestamp(job.noted_s + 0.00001).internal}  # not of a note that has come since
+            self.client.delete_object(*place, headers, acceptable=(2, 404, 409))
+        except (KeelstoreError, OSError, ValueError) as error:
+            self._count("failures")
+            self.log.error("%s: the parts of the upload %s could not be deleted: %s", job.path, job.upload_id, error)
+            return False
         return True
 
     def run_once(self, only: Selection = ALL) -> None:
         self.counts = dict.fromkeys(STATS, 0)
         super().run_once(only)
+
+
+def marker_s(modified_s: float, now_s: float, day_s: float) -> float:
+    """The time of the delete marker for a version: that of the hour, which all daemons have alike, so that what two of them
+    make is one, and what has come meanwhile is newer. (A day may be short.)
+    """
+    window_s = min(WINDOW_S, day_s / 24)
+    return max(now_s // window_s * window_s, modified_s + 0.00001)
 
 
 def _all(tasks: list[Any]) -> bool:

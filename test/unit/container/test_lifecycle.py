@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from keelstore.common import concurrency
 from keelstore.common.http import Response
 from keelstore.common.internal import InternalClient
 from keelstore.common.middleware import slo, symlink, versioned_writes
 from keelstore.common.middleware.s3api import lifecycle_rules
 from keelstore.common.middleware.s3api.lifecycle_rules import DAY_S, Filter, Rule
+from keelstore.container import lifecycle as lifecycle_module
 from keelstore.container.lifecycle import ContainerLifecycle
 from keelstore.container.options import ContainerLifecycleOptions
 from test.support.cluster import InProcessCluster
@@ -22,6 +24,7 @@ from test.support.daemons import Daemons
 
 ACCOUNT, BUCKET = "AUTH_a", "bucket"
 UPLOAD_ID = "A" * 48
+IDS = {"a": "A" * 48, "k": "K" * 48}
 LOCK = {"X-Object-Sysmeta-S3api-Legal-Hold": "ON"}
 
 
@@ -36,10 +39,13 @@ class Lifecycle:
         app = slo.filter_factory({})(app)
         self.client = InternalClient(app, "test", tries=1)
         self.client.create_container(ACCOUNT, BUCKET)
-        options = ContainerLifecycleOptions(swift_dir=str(cluster.etc))
-        self.daemon = ContainerLifecycle(
-            options, self.daemons.world(0), InternalClient(app, "container-lifecycle 1", tries=1), cluster.proxy.cluster.hash_path
-        )
+        self.app, self.cluster = app, cluster
+        self.daemon = self.another()
+
+    def another(self) -> ContainerLifecycle:
+        options = ContainerLifecycleOptions(swift_dir=str(self.cluster.etc))
+        client = InternalClient(self.app, "container-lifecycle 1", tries=1)
+        return ContainerLifecycle(options, self.daemons.world(0), client, self.cluster.proxy.cluster.hash_path)
 
     def rules(self, *rules: Rule, noted: bool = True) -> None:
         text = base64.b64encode(lifecycle_rules.write(rules)).decode()
@@ -150,7 +156,10 @@ def test_uploads_that_nobody_completed_are_aborted(lifecycle: Lifecycle) -> None
     lifecycle.rules(rule(abort_days=2))
     assert lifecycle.after(1) == {}
     assert lifecycle.after(4) == {"uploads": 1}
+    assert lifecycle.names(segments) == [f"k/{UPLOAD_ID}/1", f"x/{UPLOAD_ID}/1"], "somebody may be completing it"
+    assert lifecycle.after(5) == {}
     assert lifecycle.names(segments) == [f"x/{UPLOAD_ID}/1"]
+    assert not list(lifecycle.client.list_container(".s3", "ending"))
 
 
 def test_parts_of_an_object_are_not_taken_for_an_upload(lifecycle: Lifecycle) -> None:
@@ -162,7 +171,9 @@ def test_parts_of_an_object_are_not_taken_for_an_upload(lifecycle: Lifecycle) ->
     lifecycle.put("k", b"data", **{"X-Object-Sysmeta-S3api-Upload-Id": UPLOAD_ID})
     lifecycle.rules(rule(abort_days=2))
     assert lifecycle.after(4) == {"uploads": 1}
+    assert lifecycle.after(5) == {}
     assert lifecycle.names(segments) == [f"k/{UPLOAD_ID}/1"]
+    assert not list(lifecycle.client.list_container(".s3", "ending"))
 
 
 @pytest.mark.parametrize("status", [403, 503])
@@ -170,7 +181,7 @@ def test_while_it_cannot_be_known_whether_an_upload_is_complete_its_parts_stay(l
     segments, app = f"{BUCKET}+segments", lifecycle.daemon.client.app
     lifecycle.client.create_container(ACCOUNT, segments)
     for key in ("a", "k"):
-        for name, kind in ((f"{key}/{UPLOAD_ID}", "application/directory"), (f"{key}/{UPLOAD_ID}/1", "text/plain")):
+        for name, kind in ((f"{key}/{IDS[key]}", "application/directory"), (f"{key}/{IDS[key]}/1", "text/plain")):
             lifecycle.client.put_object(b"", ACCOUNT, segments, name, {"Content-Type": kind})
 
     def refusing(environ: Any, start_response: Any) -> Any:
@@ -179,8 +190,9 @@ def test_while_it_cannot_be_known_whether_an_upload_is_complete_its_parts_stay(l
 
     lifecycle.daemon.client = InternalClient(refusing, "container-lifecycle 1", tries=1)
     lifecycle.rules(rule(abort_days=2))
-    assert lifecycle.after(4) == {"failures": 1, "uploads": 1}, "the other one goes all the same"
-    assert lifecycle.names(segments) == [f"a/{UPLOAD_ID}", f"a/{UPLOAD_ID}/1"]
+    assert lifecycle.after(4) == {"uploads": 2}
+    assert lifecycle.after(5) == {"failures": 1}, "the other one goes all the same"
+    assert lifecycle.names(segments) == [f"a/{IDS['a']}/1"]
 
 
 def test_without_versioned_writes_in_the_pipeline_nothing_goes(lifecycle: Lifecycle) -> None:
@@ -196,3 +208,124 @@ def test_without_versioned_writes_in_the_pipeline_nothing_goes(lifecycle: Lifecy
 def test_a_dry_run_says_what_it_would_look_at(lifecycle: Lifecycle) -> None:
     lifecycle.rules(rule(days=1))
     assert list(lifecycle.daemon.dry_run()) == [f"carry out the lifecycle rules of {ACCOUNT}/{BUCKET}"]
+
+
+# -- who else is at it -------------------------------------------------------------------------------------------------
+
+
+def both(lifecycle: Lifecycle, days: float) -> dict[str, int]:
+    """What two daemons that do not know of each other do at the same time, each as if it were alone."""
+    lifecycle.daemons.clock.ahead_s = days * DAY_S
+    daemons = [lifecycle.daemon, lifecycle.another()]
+    for task in [concurrency.spawn(daemon.run_once) for daemon in daemons]:
+        task.wait()
+    assert not any(daemon.counts["failures"] for daemon in daemons)
+    return {name: sum(daemon.counts[name] for daemon in daemons) for name in lifecycle.daemon.counts}
+
+
+def test_two_daemons_at_once_make_one_delete_marker(lifecycle: Lifecycle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifecycle_module, "WINDOW_S", 1e9)  # the hour does not end meanwhile
+    lifecycle.versions()
+    for name in ("a", "b", "c"):
+        lifecycle.put(name)
+    lifecycle.rules(rule(days=1))
+    for _ in range(2):  # which both daemons get to the same key together depends on luck, but not what comes of it
+        both(lifecycle, 3)
+    assert sorted(lifecycle.listed()) == [(name, is_marker) for name in ("a", "b", "c") for is_marker in (False, True)]
+    assert lifecycle.names() == []
+
+
+def test_a_daemon_that_comes_late_makes_no_second_marker(lifecycle: Lifecycle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looked before the other one wrote."""
+    monkeypatch.setattr(lifecycle_module, "WINDOW_S", 1e9)
+    lifecycle.versions()
+    lifecycle.put("k")
+    lifecycle.rules(rule(days=1))
+    mark = ContainerLifecycle._mark
+
+    def slow(self: ContainerLifecycle, *args: Any) -> None:
+        mark(self, *args)
+        mark(self, *args)
+
+    monkeypatch.setattr(ContainerLifecycle, "_mark", slow)
+    lifecycle.after(3)
+    assert lifecycle.listed() == [("k", True), ("k", False)]
+
+
+def test_a_marker_hides_nothing_that_came_after_the_look(lifecycle: Lifecycle, monkeypatch: pytest.MonkeyPatch) -> None:
+    lifecycle.versions()
+    lifecycle.put("k", b"old")
+    lifecycle.rules(rule(days=1))
+    mark = ContainerLifecycle._mark
+
+    def overtaken(self: ContainerLifecycle, *args: Any) -> None:
+        lifecycle.put("k", b"new")
+        mark(self, *args)
+
+    monkeypatch.setattr(ContainerLifecycle, "_mark", overtaken)
+    monkeypatch.setattr(lifecycle_module, "WINDOW_S", 1e9)
+    lifecycle.after(3)
+    assert lifecycle.client.get_object(ACCOUNT, BUCKET, "k").read() == b"new"
+    assert lifecycle.listed() == [("k", False), ("k", True), ("k", False)]
+
+
+@pytest.mark.parametrize(("modified", "now", "day", "expected"), [
+    (5000.0, 10_000.0, DAY_S, 7200.0), (8000.0, 10_000.0, DAY_S, 8000.00001), (5.0, 10.1, 24.0, 10.0), (9999.0, 10_800.0, DAY_S, 10_800.0),
+])
+def test_markers_of_an_hour_have_one_time(modified: float, now: float, day: float, expected: float) -> None:
+    assert lifecycle_module.marker_s(modified, now, day) == pytest.approx(expected, abs=1e-6)
+
+
+def test_two_daemons_at_once_end_plain_objects_and_uploads(lifecycle: Lifecycle) -> None:
+    segments = f"{BUCKET}+segments"
+    lifecycle.client.create_container(ACCOUNT, segments)
+    for name in ("a", "b"):
+        lifecycle.put(name)
+        for part, kind in ((f"{name}/{UPLOAD_ID}", "application/directory"), (f"{name}/{UPLOAD_ID}/1", "text/plain")):
+            lifecycle.client.put_object(b"", ACCOUNT, segments, part.replace(UPLOAD_ID, IDS.get(name, "B" * 48)), {"Content-Type": kind})
+    lifecycle.rules(rule(days=1, abort_days=1))
+    both(lifecycle, 3)
+    assert lifecycle.names() == []
+    both(lifecycle, 4)
+    assert lifecycle.names(segments) == [] and not list(lifecycle.client.list_container(".s3", "ending"))
+
+
+def test_parts_of_an_upload_that_was_completed_after_all_stay(lifecycle: Lifecycle) -> None:
+    """A proxy of another machine had found the marker before the daemon took it away."""
+    segments = f"{BUCKET}+segments"
+    lifecycle.client.create_container(ACCOUNT, segments)
+    for name, kind in ((f"k/{UPLOAD_ID}", "application/directory"), (f"k/{UPLOAD_ID}/1", "text/plain")):
+        lifecycle.client.put_object(b"part", ACCOUNT, segments, name, {"Content-Type": kind})
+    lifecycle.rules(rule(abort_days=2))
+    assert lifecycle.after(4) == {"uploads": 1}
+    large(lifecycle)
+    assert lifecycle.after(5) == {}
+    assert lifecycle.client.get_object(ACCOUNT, BUCKET, "k").read() == b"part"
+
+
+def large(lifecycle: Lifecycle) -> None:
+    manifest = json.dumps([{"path": f"/{BUCKET}+segments/k/{UPLOAD_ID}/1"}]).encode()
+    lifecycle.client.request("PUT", f"/v1/{ACCOUNT}/{BUCKET}/k", {"X-Object-Sysmeta-S3api-Upload-Id": UPLOAD_ID}, body=manifest,
+                             params={"multipart-manifest": "put"}).drain()
+
+
+@pytest.mark.parametrize("is_overtaken", [False, True])
+def test_an_object_of_parts_ends_only_as_it_was_listed(lifecycle: Lifecycle, monkeypatch: pytest.MonkeyPatch, is_overtaken: bool) -> None:
+    segments = f"{BUCKET}+segments"
+    lifecycle.client.create_container(ACCOUNT, segments)
+    lifecycle.client.put_object(b"part", ACCOUNT, segments, f"k/{UPLOAD_ID}/1")
+    large(lifecycle)
+    lifecycle.rules(rule(days=1))
+    later = ContainerLifecycle._end_later
+
+    def overtaken(self: ContainerLifecycle, *args: Any) -> None:
+        if is_overtaken:
+            large(lifecycle)  # a copy onto itself, say: newer, and of the same parts
+        later(self, *args)
+
+    monkeypatch.setattr(ContainerLifecycle, "_end_later", overtaken)
+    lifecycle.after(3)
+    lifecycle.rules(rule("other", days=1))
+    lifecycle.after(4)
+    assert lifecycle.names() == (["k"] if is_overtaken else [])
+    assert lifecycle.names(segments) == ([f"k/{UPLOAD_ID}/1"] if is_overtaken else [])

@@ -31,7 +31,8 @@ def is_complete(request: S3Request, key: str, upload_id: str) -> bool:
     """Whether an object is made of the upload's parts, and only its marker was left: then they must stay. Raises S3Error.
 
     No means that the parts may be deleted. So all copies are asked, and whatever leaves a doubt is an error. The user's own
-    rights do not count: nothing but the answer comes of it. To be called while ``alone``.
+    rights do not count: nothing but the answer comes of it. To be called while ``alone``, or when nobody can complete it
+    any more.
     """
     ids: list[str | None] = [None]
     if status_of(request.bucket_info()):
