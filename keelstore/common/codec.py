@@ -11,7 +11,7 @@ size stops all other threads), so a native thread for it would gain nothing; a 1
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -120,16 +120,17 @@ class Codec:
     def decode_parts(self, fragments: Sequence[bytes]) -> list[bytes | memoryview]:
         """As :meth:`decode`, in pieces, which are views of the fragments where nothing had to be computed."""
         known: dict[int, bytes] = {}
-        sizes = set()
+        facts = []
         for fragment in fragments:
-            index, size, total = self.facts(fragment)
-            known[index] = fragment
-            sizes.add((size, total))
-        if len(sizes) != 1:
-            raise FragmentError("no fragments" if not sizes else "fragments of different segments")
+            found = self.facts(fragment)
+            known[found.fragment] = fragment
+            facts.append(found)
+        return self._parts(known, *_sizes(facts))
+
+    def _parts(self, known: Mapping[int, bytes], size: int, total: int) -> list[bytes | memoryview]:
+        """The segment of ``total`` octets of fragments whose payload is of ``size``."""
         if len(known) < self.ndata:
             raise FragmentError(f"{len(known)} fragments where {self.ndata} are needed")
-        size, total = sizes.pop()
         data = [known[index] for index in range(self.ndata) if index in known]
         if len(data) == self.ndata:  # nothing to compute; a third of the library's time
             if total > size * self.ndata:
@@ -163,9 +164,22 @@ class Codec:
     def rebuild(self, fragments: Iterable[bytes], index: int) -> bytes:
         """The fragment of this index, out of at least ``ndata`` others of the same segment. Raises FragmentError."""
         fragments = list(fragments)
-        sizes = {self.facts(fragment)[1:] for fragment in fragments}
-        if len(sizes) != 1:
-            raise FragmentError("no fragments" if not sizes else "fragments of different segments")
+        _sizes(map(self.facts, fragments))
+        return self._rebuilt(fragments, index)
+
+    def rebuild_and_decode(self, fragments: Mapping[int, tuple[bytes, FragmentFacts]],
+                           index: int) -> tuple[bytes, list[bytes | memoryview]]:
+        """The fragment of this index, and the segment as of :meth:`decode_parts`, out of others by index, with what
+        :meth:`facts` says of each. Raises FragmentError.
+        """
+        size, total = _sizes(facts for _, facts in fragments.values())
+        known = {number: fragment for number, (fragment, _) in fragments.items()}
+        made = self._rebuilt(list(known.values()), index)
+        if index < self.ndata:
+            known[index] = made  # with it the segment is, as a rule, a join
+        return made, self._parts(known, size, total)
+
+    def _rebuilt(self, fragments: list[bytes], index: int) -> bytes:
         try:
             found: bytes = self._driver.reconstruct(fragments, [index])[0]
         except (ECDriverError, ValueError) as error:
@@ -173,6 +187,14 @@ class Codec:
         if self.facts(found).fragment != index:
             raise FragmentError(f"rebuilding gave another fragment than {index}")
         return found
+
+
+def _sizes(facts: Iterable[FragmentFacts]) -> tuple[int, int]:
+    """Those of payload and segment that all have. Raises FragmentError."""
+    sizes = {(size, total) for _, size, total in facts}
+    if len(sizes) != 1:
+        raise FragmentError("no fragments" if not sizes else "fragments of different segments")
+    return sizes.pop()
 
 
 @lru_cache(maxsize=64)

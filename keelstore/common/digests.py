@@ -27,8 +27,26 @@ class Digests(Protocol):
     def calls(self, pieces: Sequence[bytes]) -> list[Callable[[], None]]:
         """As :meth:`update`, in calls that may run side by side and must all have ended before the next."""
 
+    def take(self, stream: int, pieces: Sequence[bytes | memoryview]) -> None:
+        """The next bytes of one stream."""
+
     def hexdigest(self, stream: int) -> str:
         """Of what the stream has had so far."""
+
+
+Feed = tuple[Digests, int, Sequence[bytes | memoryview]]  # whose stream, which, and its next bytes in pieces
+
+
+def take_together(feeds: Sequence[Feed]) -> None:
+    """The next bytes of streams of several instances, of each stream once. Streams that are given pieces of like sizes cost
+    least where they stand next to each other.
+    """
+    lanes = [(each, stream, pieces) for each, stream, pieces in feeds if isinstance(each, LaneDigests)]
+    if len(lanes) == len(feeds):
+        LaneDigests.take_all(lanes)
+        return
+    for each, stream, pieces in feeds:
+        each.take(stream, pieces)
 
 
 def digests(count: int) -> Digests:
@@ -61,6 +79,10 @@ class HashlibDigests:
             split += 1
         return [partial(self._update, numbers, pieces) for numbers in (range(split), range(split, len(pieces))) if numbers]
 
+    def take(self, stream: int, pieces: Sequence[bytes | memoryview]) -> None:
+        for piece in pieces:
+            self._hashers[stream].update(piece)
+
     def hexdigest(self, stream: int) -> str:
         return str(self._hashers[stream].hexdigest())
 
@@ -88,10 +110,43 @@ class LaneDigests:
     def calls(self, pieces: Sequence[bytes]) -> list[Callable[[], None]]:
         return [partial(self.update, pieces)]
 
+    def take(self, stream: int, pieces: Sequence[bytes | memoryview]) -> None:
+        self.take_all([(self, stream, pieces)])
+
+    @staticmethod
+    def take_all(feeds: Sequence[tuple[LaneDigests, int, Sequence[bytes | memoryview]]]) -> None:
+        """See :func:`take_together`."""
+        for turn in range(max((len(pieces) for _, _, pieces in feeds), default=0)):
+            now = [(each._streams[stream], pieces[turn]) for each, stream, pieces in feeds
+                   if len(pieces) > turn and pieces[turn]]
+            count = len(now)
+            if count:
+                streams = (ctypes.c_void_p * count)(*(stream for stream, _ in now))
+                data = (ctypes.c_void_p * count)(*(_address(piece) for _, piece in now))
+                sizes = (ctypes.c_uint64 * count)(*(len(piece) for _, piece in now))
+                feeds[0][0]._library.md5lanes_update(streams, data, sizes, count)
+
     def hexdigest(self, stream: int) -> str:
         found = ctypes.create_string_buffer(16)
         self._library.md5lanes_digest(self._streams[stream], found)
         return found.raw.hex()
+
+
+class _Buffer(ctypes.Structure):
+    """``Py_buffer``."""
+
+    _fields_ = (("buf", ctypes.c_void_p), ("obj", ctypes.c_void_p), ("len", ctypes.c_ssize_t), ("itemsize", ctypes.c_ssize_t),
+                ("readonly", ctypes.c_int), ("ndim", ctypes.c_int), ("format", ctypes.c_void_p), ("shape", ctypes.c_void_p),
+                ("strides", ctypes.c_void_p), ("suboffsets", ctypes.c_void_p), ("internal", ctypes.c_void_p))  # fmt: skip
+
+
+def _address(piece: bytes | memoryview) -> int:
+    """Where the bytes are, for as long as the caller holds ``piece``: neither kind moves."""
+    buffer = _Buffer()
+    ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(piece), ctypes.byref(buffer), 0)
+    address: int = buffer.buf
+    ctypes.pythonapi.PyBuffer_Release(ctypes.byref(buffer))
+    return address
 
 
 @lru_cache(maxsize=1)

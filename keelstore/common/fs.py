@@ -557,6 +557,9 @@ def quarantine(path: str, into: str) -> str:
 
 
 _nowait_works = True
+LARGEST_KEPT = 1 << 20  # bytes
+BUFFERS_KEPT = 4
+_buffers: list[bytearray] = []  # that nobody reads into at the moment
 
 
 def read_cached(fd: int, size: int, offset: int) -> bytes | None:
@@ -566,9 +569,14 @@ def read_cached(fd: int, size: int, offset: int) -> bytes | None:
     """
     global _nowait_works
     if _nowait_works:
-        buffer = bytearray(size)
         try:
-            count = os.preadv(fd, (buffer,), offset, os.RWF_NOWAIT)
+            buffer = _buffers.pop()
+        except IndexError:
+            buffer = bytearray()
+        if len(buffer) < size:
+            buffer = bytearray(size)
+        try:
+            count = os.preadv(fd, (memoryview(buffer)[:size],), offset, os.RWF_NOWAIT)
         except BlockingIOError:
             return None
         except OSError as error:
@@ -576,9 +584,10 @@ def read_cached(fd: int, size: int, offset: int) -> bytes | None:
                 raise
             _nowait_works = False
             return None
-        if count == size:
-            return bytes(buffer)
-        return bytes(memoryview(buffer)[:count]) if count else None
+        data = bytes(memoryview(buffer)[:count]) if count or not size else None
+        if len(buffer) <= LARGEST_KEPT and len(_buffers) < BUFFERS_KEPT:
+            _buffers.append(buffer)
+        return data
     return None
 
 

@@ -183,7 +183,7 @@ class Pipe(FileLike):
     """An upload's body between its sender and the application; bounded. Both sides are green threads of one hub."""
 
     __slots__ = (
-        "_ended", "_environ", "_is_asked", "_pairs", "_parts", "_queued", "_readable", "_writable", "aborted", "asked",
+        "_at", "_ended", "_environ", "_is_asked", "_pairs", "_parts", "_queued", "_readable", "_writable", "aborted", "asked",
         "continue_headers", "finished",
     )
 
@@ -191,6 +191,7 @@ class Pipe(FileLike):
         self._held = b""
         self._parts: deque[bytes] = deque()
         self._queued = 0
+        self._at = 0  # of the first part that has been read
         self._ended = False  # of the current body
         self.aborted = False
         self.finished = False  # the application has answered
@@ -224,11 +225,13 @@ class Pipe(FileLike):
                 raise ClientTimeout(f"the sender was silent for {READ_TIMEOUT_S} s") from None
             finally:
                 self._readable = None
-        part = parts[0]
-        if len(part) <= size:
+        part, at = parts[0], self._at
+        self._at = at + size
+        if self._at >= len(part):
             parts.popleft()
-        else:
-            parts[0], part = part[size:], part[:size]
+            self._at = 0
+        if at or len(part) > size:
+            part = part[at : at + size]
         self._queued -= len(part)
         if self._writable is not None and self._queued < QUEUED_BYTES:
             self._writable.set()
@@ -280,11 +283,13 @@ class Pipe(FileLike):
     def abort(self) -> None:
         self.aborted = True
         self._parts.clear()
+        self._at = 0
         self._wake_reader()
 
     def finish(self) -> None:
         self.finished = True
         self._parts.clear()
+        self._at = 0
         self._environ = None
         if self._writable is not None:
             self._writable.set()

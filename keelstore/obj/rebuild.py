@@ -1,10 +1,11 @@
 """A lost fragment made anew, out of those on other devices, and checked before it is given away.
 
-Memory is one segment of the object: its ``ndata`` fragments, the new one, and the segment itself, whose MD5 is taken. The
-last fragment is held back until the MD5 of the whole is the object's ETag; a code with ``ndata`` fragments at hand has
-one answer only, so the right object proves every fragment that went into it, and the one that came out. An object of
-one segment is checked before anything is sent; where it is wrong, the fragment archive whose own MD5 is wrong is left
-out and another fetched.
+The MD5 of the whole that was decoded must be the object's ETag; a code with ``ndata`` fragments at hand has one answer
+only, so the right object proves every fragment that went into it, and the one that came out. An archive that is small
+enough is made whole, and checked, before anything of it is sent; so several objects at a time can be read and hashed side by
+side (``shared_digests.py``) while another is on its way. Where one is wrong, every server is made to check what it holds,
+and the rotten is replaced. Of a larger archive a segment is in memory, and its last fragment is held back until the MD5 is
+right; where it is not, the peer is told to forget what it got.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import md5
-from typing import Any, Final
+from typing import Final
 
 from keelstore.common import concurrency, fs
-from keelstore.common.codec import Codec, FragmentError, codec_for
+from keelstore.common.codec import Codec, FragmentError, FragmentFacts, codec_for
 from keelstore.common.concurrency import on_disk_thread
+from keelstore.common.digests import Feed, digests, take_together
 from keelstore.common.errors import BackendError
 from keelstore.common.headers import READER_CHECKS, Headers
 from keelstore.common.http import Response
@@ -39,9 +41,12 @@ from keelstore.obj.rebuild_choice import (
     number,
     wish,
 )
+from keelstore.obj.shared_digests import SharedDigests
 from keelstore.obj.ssync.protocol import SsyncError
 
-HASHED_APART: Final = 262144  # bytes of a segment from which on its hashing is worth a native thread
+HASHED_APART: Final = 65536  # bytes of a segment from which on its hashing is worth a native thread
+MADE_WHOLE: Final = 4 << 20  # bytes of a new archive up to which it is made before it is sent,
+MAX_HELD: Final = 32 << 20  # as long as all that wait to be sent have no more than this
 MAX_KNOWN_BAD: Final = 10_000
 UNBUILDABLE_AFTER_S: Final = 60.0  # an object this young may still be on its way to its devices
 BAD_FOR_S: Final = 10.0  # how long an object is left alone that turned out wrong in mid-stream
@@ -114,6 +119,7 @@ class RebuildOptions:
     quarantine_threshold: int = 0
     quarantine_age_s: float = 604800.0
     max_nodes: Callable[[int], int] = lambda replicas: 2 * replicas  # to ask, of so many replicas
+    made_whole: int = MADE_WHOLE
 
 
 class Rebuilder:
@@ -124,6 +130,8 @@ class Rebuilder:
         self.unbuildable: dict[tuple[str, str], float] = {}  # objects with too few fragments, and when that was last seen
         self._bad: dict[tuple[str, str], float] = {}  # objects whose rebuild broke off in mid-stream: not before this time
         self.objects = self.bytes = self.failures = 0
+        self._digests = SharedDigests()
+        self._held = 0  # bytes of archives that wait to be sent
 
     def build(self, opened: StoredObject, policy: ErasureCodingPolicy, ring: Ring, own: Node,
               fragment: int) -> Rebuilt | None:
@@ -285,10 +293,11 @@ class _Fetch:
     def close(self) -> None:
         for answer in self._gathering.good.values():
             answer.source.close()
+        self._gathering.good.clear()
 
 
 class Rebuilt:
-    """The new fragment archive. ``begin`` makes the first part of it, and checks an object that has no other."""
+    """The new fragment archive. ``begin`` makes the first part of it; or all, and checks that."""
 
     def __init__(self, rebuilder: Rebuilder, key: tuple[str, str], opened: StoredObject, codec: Codec, gathering: Gathering,
                  fetch: _Fetch, segment_size: int):
@@ -297,26 +306,42 @@ class Rebuilt:
         self.size = opened.size
         self._length = number(opened.data_metadata, EC_LENGTH, -1)
         self._segment_size = number(opened.data_metadata, EC_SEGMENT) or segment_size
-        self._hash = md5(usedforsecurity=False)
+        self._digests = digests(2)  # of the object; of the new archive, if that is made whole
         self._left = max(self._length, 0)
-        self._first = b""
-        self._hashing: concurrency.Task | None = None
+        self._made: list[bytes] = []  # what waits to be sent
+        self._is_whole, self._held = False, 0
+        self._hashing: concurrency.Event | None = None
         self.headers: Mapping[str, str] = {EC_INDEX: str(gathering.fragment), "ETag": ""}
 
     def begin(self) -> None:
         """Raises Unbuildable."""
         if self._length < 0 or self._codec.archive_size(self._length, self._segment_size) != self.size:
             raise Unbuildable(f"{self.size} bytes are no archive of {self._length} bytes in segments of {self._segment_size}")
-        is_small = self._length <= self._segment_size
-        while True:
-            try:
-                self._first = self._segment(is_small)
-                break
-            except (BackendError, FragmentError) as error:
-                if not self._recover(error):
-                    raise Unbuildable(str(error)) from None
-        if is_small:
-            self.headers = {**self.headers, "ETag": md5(self._first, usedforsecurity=False).hexdigest()}
+        rebuilder = self._rebuilder
+        is_only = self._length <= self._segment_size
+        self._is_whole = is_only or (self.size <= rebuilder._options.made_whole and rebuilder._held + self.size <= MAX_HELD)
+        if self._is_whole:
+            self._held = self.size
+            rebuilder._held += self.size
+        rebuilder._digests.makers += 1
+        try:
+            while True:
+                try:
+                    self._made.append(self._segment(is_only))
+                    while self._is_whole and self._left:
+                        self._made.append(self._segment(is_only))
+                    break
+                except (BackendError, FragmentError) as error:
+                    if not self._recover(error):
+                        raise Unbuildable(str(error)) from None
+        except BaseException:
+            self._let_go()
+            raise
+        finally:
+            rebuilder._digests.leave()
+        if self._is_whole:
+            self.headers = {**self.headers, "ETag": self._digests.hexdigest(1)}
+            self._fetch.close()
 
     def _recover(self, error: Exception) -> bool:
         """Leave out who sent nothing usable, and ask others; whether there are enough of them."""
@@ -325,7 +350,8 @@ class Rebuilt:
                and isinstance(error, _Damaged) and index in error.indexes]
         if isinstance(error, BackendError):
             bad = [index for index, answer in good.items() if answer.source.node.replication_address == error.node][:1]
-        if not bad:
+        is_wrong = isinstance(error, _Wrong) and not self._fetch.is_suspicious
+        if not bad and not is_wrong:
             return False
         self._fetch.is_suspicious = True
         for index in bad:
@@ -339,54 +365,59 @@ class Rebuilt:
             answer = good.pop(index)
             answer.source.close()
             self._fetch._waiting.insert(0, answer.source.node)
-        self._hash, self._left = md5(usedforsecurity=False), self._length
+        self._digests, self._hashing, self._left, self._made = digests(2), None, self._length, []
         return self._fetch.more()
 
     def _segment(self, is_only: bool) -> bytes:
         """The new fragment of the next segment. Raises BackendError, FragmentError."""
         size = min(self._segment_size, self._left)
         if not size:
-            if self._hash.hexdigest() != self._gathering.etag:
+            if self._digests.hexdigest(0) != self._gathering.etag:
                 raise FragmentError("the object is empty, and its ETag is not that of nothing")
             return b""
         codec, target = self._codec, self._gathering.fragment
         length = codec.fragment_size(size)
         pieces = {index: answer.source.take(length) for index, answer in self._gathering.good.items()}
-        damaged = [index for index, piece in pieces.items() if not _is_fragment(codec, piece, index)]
-        if damaged:
-            raise _Damaged("its header is damaged", damaged)
-        made = codec.rebuild(pieces.values(), target)
-        if target < codec.ndata:
-            pieces[target] = made  # with it the segment is, as a rule, a join
-        segment = codec.decode_parts(list(pieces.values()))
+        known = {index: (piece, facts) for index, piece in pieces.items()
+                 if (facts := _facts(codec, piece, index)) is not None}
+        if len(known) < len(pieces):
+            raise _Damaged("its header is damaged", [index for index in pieces if index not in known])
+        made, segment = codec.rebuild_and_decode(known, target)
         found = sum(map(len, segment))
         if found != size:
             raise FragmentError(f"a segment of {found} bytes where {size} were expected")
         self._left -= size
         is_last = not self._left
         self._wait_for_hash()
-        if size < HASHED_APART or is_last:
-            _update(self._hash, segment)
+        feeds: list[Feed] = [(self._digests, 0, segment)]
+        if self._is_whole:
+            feeds.append((self._digests, 1, [made]))
+        if size < HASHED_APART:
+            take_together(feeds)
         else:
-            self._hashing = concurrency.spawn(on_disk_thread, "digests", _update, self._hash, segment)
-        if is_last and self._hash.hexdigest() != self._gathering.etag:
+            self._hashing = self._rebuilder._digests.take(feeds)
+        if is_last:
+            self._wait_for_hash()
+        if is_last and self._digests.hexdigest(0) != self._gathering.etag:
             if not is_only:
-                raise FragmentError("the MD5 of what was decoded is not the object's ETag")
-            pieces.pop(target, None)
+                raise _Wrong("the MD5 of what was decoded is not the object's ETag")
             rotten = [index for index, piece in pieces.items()
                       if md5(piece, usedforsecurity=False).hexdigest() != self._gathering.good[index].source.etag]
             raise _Damaged("its MD5 is not what it was written with", rotten)
         return made
 
     def _wait_for_hash(self) -> None:
-        if self._hashing is not None:
-            self._hashing.wait()
-            self._hashing = None
+        event, self._hashing = self._hashing, None
+        error = event.wait() if event is not None else None
+        if error is not None:
+            raise error
 
     def __iter__(self) -> Iterator[bytes]:
         """Raises SsyncError when the rest cannot be made, or was wrong: then the peer must not keep what it has."""
-        if self._first:
-            yield self._first
+        while self._made:
+            piece = self._made.pop(0)
+            if piece:
+                yield piece
         try:
             while self._left:
                 yield self._segment(False)
@@ -397,8 +428,16 @@ class Rebuilt:
         self._rebuilder.bytes += self.size
 
     def close(self) -> None:
-        self._wait_for_hash()
+        self._let_go()
         self._fetch.close()
+
+    def _let_go(self) -> None:
+        self._rebuilder._held -= self._held
+        self._held, self._made = 0, []
+
+
+class _Wrong(FragmentError):
+    """What was decoded is not the object."""
 
 
 class _Damaged(FragmentError):
@@ -407,13 +446,10 @@ class _Damaged(FragmentError):
         self.indexes = indexes
 
 
-def _update(hasher: Any, parts: list[bytes | memoryview]) -> None:
-    for part in parts:
-        hasher.update(part)
-
-
-def _is_fragment(codec: Codec, piece: bytes, index: int) -> bool:
+def _facts(codec: Codec, piece: bytes, index: int) -> FragmentFacts | None:
+    """Of a fragment that is sound, as far as it says itself, and the one that it should be."""
     try:
-        return codec.facts(piece).fragment == index
+        facts = codec.facts(piece)
+        return facts if facts.fragment == index else None
     except FragmentError:
-        return False
+        return None

@@ -75,11 +75,12 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=8 << 20)
     parser.add_argument("--objects", type=int, default=48)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--part-power", type=int, default=3, help="few partitions, as a device that holds much has many objects in each")
     parser.add_argument("--concurrency", type=int, default=0, help="of both; 0: each its own default")
     parser.add_argument("--makes", default=f"{SWIFT},{NODE},{OURS}", help="those to be measured")
     given = parser.parse_args()
     home = Path(tempfile.mkdtemp(prefix="rebuild-"))
-    peers = Peers(home, os.environ["KEELSTORE_SWIFT_PYTHON"], devices_per_site=4, has_fragments=True)
+    peers = Peers(home, os.environ["KEELSTORE_SWIFT_PYTHON"], devices_per_site=4, part_power=given.part_power, has_fragments=True)
     (peers.home / "run-daemon.py").write_text(RUNNER)
     options: dict[str, object] = {"concurrency": given.concurrency} if given.concurrency else {}
     try:
@@ -96,6 +97,7 @@ def main() -> None:
         for number in range(given.rounds):
             for make in reversed(makes) if number % 2 else makes:
                 with peers.storage(make, make) if make != NODE else nullcontext():
+                    daemon(peers, make, options)  # the servers have started by the end of this
                     idle = measured(peers, make, options)
                     shutil.rmtree(folder)
                     whole = measured(peers, make, options)

@@ -160,6 +160,7 @@ class Peers:
     swift_python: str = ""
     sites: int = 2
     devices_per_site: int = 2
+    part_power: int = 6
     conn_timeout: float = 5  # of proxies
     node_timeout: float = 10
     proxy_conf: str = PROXY_CONF
@@ -185,7 +186,7 @@ class Peers:
         if self.has_fragments:
             rings.append(("object-2", "object", 6))
         for name, kind, replicas in rings:
-            builder = RingBuilder(6, replicas, 1)
+            builder = RingBuilder(self.part_power, replicas, 1)
             for number, device in enumerate(self.device_names):
                 port = self.ports[number // self.devices_per_site][kind]
                 builder.add_device(RingDevice(1, number + 1, "127.0.0.1", port, device, 100.0, "127.0.0.1", port))

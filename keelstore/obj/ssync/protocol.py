@@ -29,6 +29,9 @@ END: Final = b" END"
 ERROR: Final = b":ERROR:"
 CRLF: Final = b"\r\n"
 
+# of a sender in the receiver's own process, whose ETags are those of the very bytes that it hands over: they have been hashed
+HASHED: Final = "X-Keelstore-Hashed"
+
 MAX_LINE: Final = 65536  # of a peer whose network_chunk_size we do not know
 MAX_HEADERS: Final = 512  # lines of one sub-request
 METHODS: Final = ("PUT", "POST", "DELETE")

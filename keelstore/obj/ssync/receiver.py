@@ -32,7 +32,7 @@ from keelstore.common.errors import (
     StorageError,
 )
 from keelstore.common.headers import Headers, environ_key
-from keelstore.common.http import Request, Response, call_app
+from keelstore.common.http import DIGEST, IN_PROCESS, Request, Response, call_app
 from keelstore.common.httpinput import FileLike
 from keelstore.common.localcall import BytesBody, make_environ
 from keelstore.common.policy import ErasureCodingPolicy
@@ -45,6 +45,7 @@ from keelstore.obj.ssync.protocol import (
     ALL,
     CRLF,
     END,
+    HASHED,
     MISSING_CHECK,
     START,
     UPDATES,
@@ -155,6 +156,7 @@ class Receiver:
         self.fragment = _fragment_index(request, self.policy)
         self.device_path = server.device_path(names.device)
         self.source = SessionInput(request.environ["wsgi.input"], server.options.client_timeout)
+        self._is_hashed = IN_PROCESS in request.environ and request.is_true_header(HASHED)
         self._wanted: dict[str, Want] = {}
         self._pool = Pool(AT_ONCE)
         self._running: dict[str, Task] = {}
@@ -392,6 +394,9 @@ class Receiver:
         environ = make_environ(self.address, method, f"/{self.device}/{self.partition}{path}", headers, "", body, None)
         if method == "PUT":
             environ["CONTENT_LENGTH"] = str(size)
+            etag = headers.get("ETag")
+            if etag and self._is_hashed:
+                environ[DIGEST] = lambda: etag
         for key in ("HTTP_X_TRANS_ID", "HTTP_USER_AGENT"):
             if key in self.environ:
                 environ[key] = self.environ[key]

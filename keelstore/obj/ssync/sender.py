@@ -7,15 +7,19 @@ pass the partition on (``doc/formats/ssync.md``, 5).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Protocol
 
+from keelstore.common import concurrency
 from keelstore.common.backend import Backend
-from keelstore.common.concurrency import on_disk_thread
+from keelstore.common.concurrency import Task, on_disk_thread
 from keelstore.common.duplex import Duplex
 from keelstore.common.errors import BackendError, ObjectNotFound, StorageError
 from keelstore.common.headers import Headers, is_true
@@ -33,6 +37,7 @@ from keelstore.obj.ssync.protocol import (
     CRLF,
     END,
     ERROR,
+    HASHED,
     MAX_LINE,
     MISSING_CHECK,
     START,
@@ -46,6 +51,7 @@ from keelstore.obj.store import ObjectStore
 
 LINES_AT_ONCE = 256  # offers that go out together
 PIECE = 65536
+MADE_AT_ONCE = 8  # bodies that are made for the peer (``Build``), while another is sent
 READ_ALL = Validation(100.0, 0.0)  # every body is checked as it is read: what is wrong must not spread
 
 
@@ -125,7 +131,7 @@ class Sender:
         began = time.monotonic()
         duplex: Duplex | None = None
         try:
-            duplex = self._connect(source, node, source.fragment if fragment is None else fragment)
+            duplex = self._connect(source, node, source.fragment if fragment is None else fragment, build is not None)
             outcome.status = duplex.status
             if duplex.status != 200:
                 raise SsyncError(f"answered {duplex.status}", duplex.status)
@@ -153,12 +159,14 @@ class Sender:
             outcome.held = {}
         return outcome
 
-    def _connect(self, source: Source, node: Node, fragment: int | None) -> Duplex:
+    def _connect(self, source: Source, node: Node, fragment: int | None, is_made: bool) -> Duplex:
         headers = Headers({"X-Backend-Storage-Policy-Index": str(source.policy.index), "User-Agent": self._agent})
         if fragment is not None:
             headers["X-Backend-Ssync-Frag-Index"] = str(fragment)
         if node.index is not None:
             headers["X-Backend-Ssync-Node-Index"] = str(node.index)
+        if is_made and self._backend.is_local(node.replication_address):
+            headers[HASHED] = "true"
         return self._backend.duplex(node.replication_address, "SSYNC", f"/{node.device}/{source.partition}", headers,
                                     self._node_timeout_s)
 
@@ -173,6 +181,22 @@ class Sender:
         except BackendError:
             pass
         return ""
+
+
+@dataclass(slots=True)
+class _Ready:
+    """An object that is to be sent; ``opened`` None: its tombstone."""
+
+    place: Place
+    opened: StoredObject | None
+    found: FileSet
+    built: Built | None = None
+
+    def close(self) -> None:
+        if self.built is not None:
+            self.built.close()
+        if self.opened is not None:
+            self.opened.close()
 
 
 class _Session:
@@ -274,13 +298,18 @@ class _Session:
     def update(self, wants: dict[str, Want]) -> None:
         self._duplex.send(UPDATES + START + CRLF)
         sent: dict[str, FileSet] = {}
-        for name_hash, want in wants.items():
-            self._hear_out()
-            found = self._send(name_hash, want)
-            if found is not None:
-                sent[name_hash] = found
-            else:
-                self._outcome.skipped += 1
+        with contextlib.closing(self._in_turn(wants)) as turns:
+            for name_hash, want, ready in turns:
+                try:
+                    self._hear_out()
+                    found = self._send(ready, want) if ready is not None else None
+                finally:
+                    if ready is not None:
+                        ready.close()
+                if found is not None:
+                    sent[name_hash] = found
+                else:
+                    self._outcome.skipped += 1
         self._duplex.send(UPDATES + END + CRLF)
         self._expect(UPDATES + START)
         self._expect(UPDATES + END)
@@ -288,8 +317,31 @@ class _Session:
         self._outcome.held.update(sent)
         self._outcome.sent = len(sent)
 
-    def _send(self, name_hash: str, want: Want) -> FileSet | None:
-        """One object; what of it was sent, None when there is nothing to be sent any more. Raises what breaks the session."""
+    def _in_turn(self, wants: dict[str, Want]) -> Generator[tuple[str, Want, _Ready | None], None, None]:
+        """Each object, ready to be sent, for the caller to close. Where bodies are made, the next few are in the making."""
+        if self._build is None:
+            for name_hash, want in wants.items():
+                yield name_hash, want, self._ready(name_hash, want)
+            return
+        todo = iter(wants.items())
+        tasks: deque[tuple[str, Want, Task]] = deque()
+        try:
+            while True:
+                for name_hash, want in islice(todo, MADE_AT_ONCE - len(tasks)):
+                    tasks.append((name_hash, want, concurrency.spawn(self._ready, name_hash, want)))
+                if not tasks:
+                    return
+                name_hash, want, task = tasks.popleft()
+                yield name_hash, want, task.wait()
+        finally:
+            for _, _, task in tasks:
+                with contextlib.suppress(Exception):
+                    ready = task.wait()
+                    if ready is not None:
+                        ready.close()
+
+    def _ready(self, name_hash: str, want: Want) -> _Ready | None:
+        """One object, opened, and its body made if it is to be; None when there is nothing to be sent any more."""
         source = self._source
         place = self._store.place_of_hash(source.device, source.device_path, source.policy, str(source.partition), name_hash)
         try:
@@ -297,17 +349,26 @@ class _Session:
         except (StorageError, OSError, BadRecord) as error:
             self._log.warning("ssync: %s is skipped: %s", place.directory, error or type(error).__name__)
             return None
-        if opened is None:
-            assert found.tombstone is not None
+        ready = _Ready(place, opened, found)
+        if opened is not None and want.data and self._build is not None:
+            try:
+                ready.built = self._build(opened)
+            finally:
+                if ready.built is None:
+                    ready.close()
+            if ready.built is None:
+                return None
+        return ready
+
+    def _send(self, ready: _Ready, want: Want) -> FileSet | None:
+        """What of it was sent. Raises what breaks the session."""
+        if ready.opened is None:
+            assert ready.found.tombstone is not None
             if not want.data:
                 return None
-            self._head("DELETE", place, {"X-Timestamp": found.tombstone.timestamp.internal})
-            return found
-        try:
-            done = self._send_object(place, opened, want)
-        finally:
-            opened.close()
-        return found if done else None
+            self._head("DELETE", ready.place, {"X-Timestamp": ready.found.tombstone.timestamp.internal})
+            return ready.found
+        return ready.found if self._send_object(ready.place, ready.opened, ready.built, want) else None
 
     def _open(self, place: Place) -> tuple[StoredObject | None, FileSet]:
         """The object; or None, and its tombstone, whose name is now known. On a disk thread."""
@@ -328,16 +389,10 @@ class _Session:
         place.name = name
         return None, found
 
-    def _send_object(self, place: Place, opened: StoredObject, want: Want) -> bool:
+    def _send_object(self, place: Place, opened: StoredObject, built: Built | None, want: Want) -> bool:
         if want.data:
-            if self._build is not None:
-                built = self._build(opened)
-                if built is None:
-                    return False
-                try:
-                    self._put(place, opened, built, built.size, built.headers)
-                finally:
-                    built.close()
+            if built is not None:
+                self._put(place, opened, built, built.size, built.headers)
             else:
                 body = opened.body(0, opened.size, READ_ALL, PIECE, keep_cache=False)
                 self._put(place, opened, body, opened.size, {})

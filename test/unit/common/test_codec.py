@@ -108,6 +108,9 @@ def test_each_fragment_is_rebuilt(name):
     fragments = codec.encode(segment)
     for index in range(len(fragments)):
         assert codec.rebuild(fragments[:index] + fragments[index + 1 :], index) == fragments[index]
+        others = {number: (fragment, codec.facts(fragment)) for number, fragment in enumerate(fragments) if number != index}
+        made, parts = codec.rebuild_and_decode(others, index)
+        assert (made, b"".join(parts)) == (fragments[index], codec.decode(fragments))
 
 
 @pytest.mark.parametrize("name", MAXIMUM_DISTANCE)

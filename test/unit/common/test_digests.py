@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keelstore.common import digests as module
-from keelstore.common.digests import HashlibDigests, LaneDigests, digests, has_lanes
+from keelstore.common.digests import HashlibDigests, LaneDigests, digests, has_lanes, take_together
 
 KINDS = [HashlibDigests, pytest.param(LaneDigests, marks=pytest.mark.skipif(not has_lanes(), reason="md5lanes was not built"))]
 BYTES = bytes(range(251)) * 22
@@ -75,3 +75,21 @@ def test_a_library_that_computes_something_else_is_not_used(monkeypatch):
     finally:
         monkeypatch.undo()
         module._library.cache_clear()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+def test_streams_of_several_instances_are_taken_together(kind, data):
+    found = [kind(2) for _ in range(data.draw(st.integers(1, 6)))]
+    wanted = [[md5(), md5()] for _ in found]
+    for _ in range(data.draw(st.integers(0, 4))):
+        feeds = []
+        for number in data.draw(st.lists(st.sampled_from(range(len(found))), unique=True)):
+            for stream in data.draw(st.sets(st.sampled_from([0, 1]))):
+                starts = data.draw(st.lists(st.tuples(st.integers(0, 255), SIZES), max_size=3))
+                pieces = [memoryview(BYTES)[at : at + size] if at % 2 else BYTES[at : at + size] for at, size in starts]
+                feeds.append((found[number], stream, pieces))
+                for piece in pieces:
+                    wanted[number][stream].update(piece)
+        take_together(feeds)
+    assert [[each.hexdigest(0), each.hexdigest(1)] for each in found] == [[one.hexdigest(), other.hexdigest()] for one, other in wanted]
