@@ -95,7 +95,7 @@ class Comparison:
 
     def compared(self, other: str) -> list[Compared]:
         ours = next(iter(self.sides))
-        found = [report.compare(row, self.of(ours, row), self.of(other, row)) for row in self.rows]
+        found = [report.compare(row, other, self.of(ours, row), self.of(other, row)) for row in self.rows]
         return [one for one in found if one.cpu or one.rate]
 
     def of(self, name: str, row: Row) -> list[Line]:

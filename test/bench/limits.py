@@ -31,7 +31,7 @@ from test.support.store import running
 from test.support.waiting import until
 
 BARE = Path(__file__).with_name("bare.py")
-PUTS, GETS = 150, 6
+PUTS, GETS = 100, 6
 PUT_AIM, GET_AIM = 2.0, 1.3
 
 

@@ -107,7 +107,7 @@ def picture(title: str, subtitle: str, compared: Sequence[Compared], nodes: Sequ
     kinds = list(dict.fromkeys(one.row.kind for one in compared))
     groups = [(f"{kind.title[0].upper()}{kind.title[1:]}", [
         Drawn(f"{one.row.title}, {one.row.connections} conn.",
-              (Bar(one.cpu, one.row.cpu_aim), Bar(one.rate, one.row.rate_aim), Bar(one.p50), Bar(one.p99)))
+              (Bar(one.cpu, one.cpu_aim), Bar(one.rate, one.rate_aim), Bar(one.p50), Bar(one.p99)))
         for one in compared if one.row.kind == kind]) for kind in kinds]
     width = MARGIN * 2 + LABELS + 4 * PANEL + 3 * GAP + 14
     body = [text(MARGIN, 30, title, size=17, weight="bold"), text(MARGIN, 50, subtitle, fill=SOFT)]

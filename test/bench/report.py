@@ -42,14 +42,8 @@ class Compared:
     rate: Factor | None
     p50: Factor | None
     p99: Factor | None
-
-    @property
-    def cpu_aim_met(self) -> bool | None:
-        return None if self.row.cpu_aim is None or self.cpu is None else self.cpu.median >= self.row.cpu_aim
-
-    @property
-    def rate_aim_met(self) -> bool | None:
-        return None if self.row.rate_aim is None or self.rate is None else self.rate.median >= self.row.rate_aim
+    cpu_aim: float | None = None
+    rate_aim: float | None = None
 
 
 @dataclass(frozen=True)
@@ -81,17 +75,17 @@ def factor(pairs: Iterable[tuple[float | None, float | None]]) -> Factor | None:
     return Factor(statistics.median(found), min(found), max(found)) if found else None
 
 
-def compare(row: Row, ours: Sequence[Line], theirs: Sequence[Line]) -> Compared:
+def compare(row: Row, other: str, ours: Sequence[Line], theirs: Sequence[Line]) -> Compared:
     """Lines of the same row by two sides; those of rounds that both have are compared."""
     by_round = {line["round"]: line for line in theirs}
     pairs = [(line, by_round[line["round"]]) for line in ours if line["round"] in by_round]
 
     def of(name: str) -> list[tuple[float | None, float | None]]:
-        return [(other.get(name), own.get(name)) for own, other in pairs]
+        return [(their.get(name), own.get(name)) for own, their in pairs]
 
     has_tail = not row.is_large and all(line["ops"] >= ENOUGH for pair in pairs for line in pair)
-    return Compared(row, list(ours), list(theirs), factor(of("server_cpu_ms_op")), factor((own, other) for other, own in of("ops_s")),
-                    factor(of("p50_ms")), factor(of("p99_ms")) if has_tail else None)
+    return Compared(row, list(ours), list(theirs), factor(of("server_cpu_ms_op")), factor((own, their) for their, own in of("ops_s")),
+                    factor(of("p50_ms")), factor(of("p99_ms")) if has_tail else None, *row.aims(other))
 
 
 def median(lines: Iterable[Line], name: str) -> float | None:
@@ -108,8 +102,8 @@ def rate_cell(row: Row, lines: Sequence[Line]) -> str:
     return f"{cell(lines, 'mib_s')} MiB/s" if row.is_large else cell(lines, "ops_s")
 
 
-def mark(is_met: bool | None, aim: float | None) -> str:
-    return "" if is_met is None or aim is None else f"{aim:g} {'met' if is_met else '**not met**'}"
+def mark(found: Factor | None, aim: float | None) -> str:
+    return "" if found is None or aim is None else f"{aim:g} {'met' if found.median >= aim else '**not met**'}"
 
 
 def table(headings: Sequence[str], lines: Iterable[Sequence[str]], left: int = 1) -> str:
@@ -120,8 +114,8 @@ def table(headings: Sequence[str], lines: Iterable[Sequence[str]], left: int = 1
 def beside(other: str, found: Sequence[Compared]) -> str:
     """The tables of all rows beside one other side: first the factors, then what they are made of."""
     text = [table(("", "connections", "CPU for each operation", "aim", "operations/s", "aim", "p50", "p99"), (
-        (f"{one.row.kind.title}: {one.row.title}", str(one.row.connections), str(one.cpu or ""), mark(one.cpu_aim_met, one.row.cpu_aim),
-         str(one.rate or ""), mark(one.rate_aim_met, one.row.rate_aim), str(one.p50 or ""), str(one.p99 or "")) for one in found))]
+        (f"{one.row.kind.title}: {one.row.title}", str(one.row.connections), str(one.cpu or ""), mark(one.cpu, one.cpu_aim),
+         str(one.rate or ""), mark(one.rate, one.rate_aim), str(one.p50 or ""), str(one.p99 or "")) for one in found))]
     text.append("What the factors are made of, medians of the rounds; latency is p50 and p99 in ms:")
     text.append(table(("", "connections", f"{other}: ms CPU", "rate", "latency", "keelstore: ms CPU", "rate", "latency"), (
         (f"{one.row.kind.title}: {one.row.title}", str(one.row.connections), *side_cells(one.row, one.theirs, one.p99 is not None),
