@@ -335,9 +335,12 @@ def _object_reconstructor(given: Setting) -> Daemon:
 
 def _object_auditor(given: Setting) -> Daemon:
     from keelstore.obj.auditor import ObjectAuditor
+    from keelstore.obj.expiry_queue import Delays
+    from keelstore.obj.overdue import Overdue
+    from keelstore.obj.updates import ContainerUpdater
     from keelstore.obj.watchers import DarkData, make_watchers
 
-    what, world = given.what, given.world
+    what, world, options = given.what, given.world, given.options
 
     waits = {option: value for option, value in what.conf.items() if option == "node_timeout"}
 
@@ -348,7 +351,12 @@ def _object_auditor(given: Setting) -> Daemon:
         given.options.watchers, section_of,
         lambda options: DarkData(options, given.backend, given.rings.container, given.cluster.hash_path,
                                  world.logger, world.clock), world.logger)  # fmt: skip
-    return ObjectAuditor(given.options, world, given.cluster, watchers)
+    updater = ContainerUpdater(
+        given.backend, given.cluster.hash_path, world.logger, wait_s=1.0, node_timeout_s=options.node_timeout,
+        expirer_divisor=options.expiring_objects_container_divisor, expirer_account=options.expiring_objects_account_name)
+    delays = Delays.parse(what.config.sections.get("object-expirer", {}))
+    return ObjectAuditor(options, world, given.cluster, watchers,
+                         Overdue(updater, options.overdue, delays, world.clock, world.logger))
 
 
 def _container_updater(given: Setting) -> Daemon:

@@ -3,7 +3,7 @@
 
 Two scans go over the devices, each at its own pace and from where it was when it was stopped: the quick one (``ZBF``) opens
 every object and checks its metadata and size; the full one (``ALL``) reads every byte. Watchers see each object that is
-well.
+well; one that should have expired long ago is put into the expiry queue once more (``overdue``).
 
 A brake: where more than a small share of a device fails at once, the device is at fault (a controller, memory, a file
 system that was mounted wrongly), and putting its objects aside would turn a fault into a loss. The scan of that device then
@@ -32,6 +32,7 @@ from keelstore.obj import hashes, layout
 from keelstore.obj.audit import AuditStore, Brake, Finding, Inspector
 from keelstore.obj.layout import DATA
 from keelstore.obj.options import ObjectAuditorOptions
+from keelstore.obj.overdue import Overdue
 from keelstore.obj.store import ObjectStore
 from keelstore.obj.watchers import DeleteRequest, QuarantineRequest, Watcher
 
@@ -80,13 +81,15 @@ class ObjectAuditor(Daemon):
     name: ClassVar[str] = "object-auditor"
     starts_at_once: ClassVar[bool] = True
 
-    def __init__(self, options: ObjectAuditorOptions, world: World, cluster: Cluster, watchers: Sequence[Watcher] = ()):
+    def __init__(self, options: ObjectAuditorOptions, world: World, cluster: Cluster, watchers: Sequence[Watcher] = (),
+                 overdue: Overdue | None = None):
         super().__init__(world, options.interval, options.concurrency)
         self.options, self._policies, self._watchers = options, list(cluster.policies), list(watchers)
         base = ObjectStore(cluster.hash_path, reserve=Reserve.parse("0"), logger=self.log, clock=world.clock)
         self.inspector = Inspector(AuditStore(base), self.log, world.clock, options.reclaim_age,
                                    options.rsync_tempfile_timeout or DAY_S)
         self.totals = {FULL: Totals(), QUICK: Totals()}
+        self.overdue = overdue
         self.braked: dict[str, _Braked] = {}
         self.kinds = (QUICK, FULL) if options.zero_byte_files_per_second else (FULL,)
         self._said_at = world.clock()
@@ -184,10 +187,12 @@ class ObjectAuditor(Daemon):
         self.braked[device] = _Braked(self.world.clock(), reason)
 
     def see(self, kind: str, finding: Finding) -> None:
-        """Show watchers an object that is well."""
+        """Show an object that is well to all who want to see it."""
         opened = finding.opened
-        if not self._watchers or opened is None or opened.found.data is None:
+        if opened is None or opened.found.data is None:
             return
+        if self.overdue is not None and kind == self.kinds[0]:
+            self.overdue.see(opened)
         path = f"{finding.place.directory}/{opened.found.data.name}"
         for watcher in self._watchers:
             try:
@@ -243,6 +248,7 @@ class ObjectAuditor(Daemon):
         return {
             "quarantined": sum(totals.quarantined for totals in self.totals.values()),
             "errors": sum(totals.errors for totals in self.totals.values()),
+            "overdue": self.overdue.count if self.overdue is not None else 0,
             "braked": {device: state.reason for device, state in sorted(self.braked.items())},
             **{f"{kind.lower()}_passed": totals.passes for kind, totals in self.totals.items()},
             "bytes_processed": self.totals[FULL].bytes_processed,

@@ -206,6 +206,12 @@ class ObjectAuditorOptions(DaemonOptions):
     disk_chunk_size: int = option(65536, "Bytes read from a file at once.", check=positive)
     reclaim_age: float = option(604800.0, "Seconds after which a tombstone goes.", check=positive)
     node_timeout: float = option(10.0, "Seconds that a watcher waits for an answer of another node.", check=positive)
+    overdue: float = option(
+        86400.0, "Seconds after an object was due to expire, and is still there, at which it is put into the expiry queue "
+                 "once more; what delay_reaping_... of [object-expirer] gives comes on top. 0: never.", check=not_negative)
+    expiring_objects_container_divisor: int = option(86400, "Seconds of expiry times that share a queue container.",
+                                                     check=positive)
+    expiring_objects_account_name: str = option("expiring_objects", "Account of the expiry queue, without its dot.")
     watchers: tuple[str, ...] = option(
         (), "Names of watchers, as dark_data; sections [object-auditor:watcher:NAME] have their options.")
     quarantine_limit_share: float = option(

@@ -106,6 +106,9 @@ class ObjectStore:
         """The object, its metadata checked (``spec: on-disk 3.5``). Raises ObjectNotFound and its kinds (deleted,
         expired, corrupt: quarantined), ObjectCollision, ObjectStateChanged, XattrNotSupported. ``now`` is for expiry;
         ``found``: what :meth:`look` gave just now.
+
+        A fragment that is not known to be durable may be of a write that failed: where it is expired, that tells nothing, and
+        what is durable counts.
         """
         if found is None:
             found = self.look(place, fragment=fragment, preferences=preferences)
@@ -133,6 +136,8 @@ class ObjectStore:
             raise self._corrupt(place, f"X-Delete-At is {stored.metadata['X-Delete-At']!r}") from None
         if delete_at is not None and not open_expired and delete_at <= (self.clock() if now is None else now):
             stored.close()
+            if found.durable != stored.data_timestamp:
+                return self.open(place, now=now, fragment=fragment)
             raise ObjectExpired(timestamp=stored.timestamp, metadata=dict(stored.metadata))
         return stored
 

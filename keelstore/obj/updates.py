@@ -180,8 +180,7 @@ class ContainerUpdater:
             hosts = environ.get("HTTP_X_DELETE_AT_HOST")
             if hosts is None:
                 return
-            headers.update({"X-Size": "0", "X-Content-Type": f"text/plain;swift_expirer_bytes={size}",
-                            "X-Etag": MD5_OF_EMPTY, "X-Content-Type-Timestamp": written or headers["X-Timestamp"]})
+            headers.update(_entry(size, written or headers["X-Timestamp"]))
             wanted = environ.get("HTTP_X_DELETE_AT_CONTAINER")
             try:
                 container = normalize_delete_at(int(wanted)) if wanted else container
@@ -193,10 +192,21 @@ class ContainerUpdater:
             partition = environ.get("HTTP_X_DELETE_AT_PARTITION", "")
             targets = self._targets(hosts, environ.get("HTTP_X_DELETE_AT_DEVICE"), partition, request) or ()
         headers["User-Agent"] = self._user_agent
+        self._send(self._queue_row(op, delete_at, container, names, headers), targets, place)
+
+    def queue_again(self, delete_at: int, place: Place, names: tuple[str, str, str], size: str, written: str,
+                    now: Timestamp) -> None:
+        """Have the updater note that an object is due, whatever the queue has known of it: see ``overdue``."""
+        headers = Headers({
+            "X-Backend-Storage-Policy-Index": "0", "X-Timestamp": now.internal, "X-Trans-Id": "-", "Referer": "-",
+            "User-Agent": self._user_agent, **_entry(size, written),
+        })  # fmt: skip
+        self._keep(self._queue_row("PUT", delete_at, self.queue_container(delete_at, names), names, headers), place)
+
+    def _queue_row(self, op: str, delete_at: int, container: str, names: tuple[str, str, str], headers: Headers) -> Row:
         account, container_name, obj = names
-        row = Row(op, self._expirer_account, container,
-                  f"{normalize_delete_at(delete_at)}-{account}/{container_name}/{obj}", headers)
-        self._send(row, targets, place)
+        return Row(op, self._expirer_account, container,
+                   f"{normalize_delete_at(delete_at)}-{account}/{container_name}/{obj}", headers)
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
@@ -262,6 +272,12 @@ class ContainerUpdater:
                            encode_pending(update))
         except (OSError, StorageError) as error:
             self._log.error("container update of /%s/%s/%s is lost: %s", row.account, row.container, row.obj, error)
+
+
+def _entry(size: str, written: str) -> dict[str, str]:
+    """The headers of an entry of the expiry queue, for an object of so many bytes."""
+    return {"X-Size": "0", "X-Content-Type": f"text/plain;swift_expirer_bytes={size}", "X-Etag": MD5_OF_EMPTY,
+            "X-Content-Type-Timestamp": written}
 
 
 class _Outcome:

@@ -47,6 +47,7 @@ DAEMON_OPTIONS = {  # nothing is to wait for the sake of a real disk
     "objects_per_second": "0", "containers_per_second": "0", "files_per_second": "0", "bytes_per_second": "0",
     "zero_byte_files_per_second": "0", "tasks_per_second": "0", "accounts_per_second": "0",
     "databases_per_second": "0", "concurrency": "2", "node_timeout": "10", "request_tries": "2", "delay_reaping": "0",
+    "overdue": "60",
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 from keelstore.common.errors import ObjectStateChanged
 from keelstore.common.headers import Headers
 from keelstore.obj import hashes
-from test.support.objects import OBJECT, POLICIES, Peer, ServerBox, stamp
+from test.support.objects import NOW, OBJECT, POLICIES, Peer, ServerBox, stamp
 
 CONTAINER = ("127.0.0.1", 6201)
 PATH = "/sda1/7/a/c/o"
@@ -221,3 +221,27 @@ def test_a_fragment_that_was_checked_says_so(box):
     finish(upload)
     for headers in ({}, {"Range": "bytes=0-9"}):
         assert get(box, **headers).headers["X-Backend-Body-Checked"] == "true"
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_an_expired_fragment_that_nobody_committed_hides_nothing(box, is_committed):
+    upload, _ = begin(box, first_body(b"old"))
+    assert finish(upload) == 201
+    upload, _ = begin(box, first_body(b"new"), 1, X_Delete_At=str(int(NOW) + 10))
+    assert finish(upload, COMMIT if is_committed else b"") == (201 if is_committed else 400)
+    wishes = {"X_Backend_Fragment_Preferences": "[]"}
+    assert get(box, **wishes).read() == b"new"
+    box.clock.now = NOW + 11
+    answer = get(box, **wishes)
+    if is_committed:
+        assert (answer.status, answer.headers["X-Backend-Timestamp"]) == (404, stamp(1).internal)
+    else:
+        assert (answer.status, answer.read(), answer.headers["X-Backend-Data-Timestamp"]) == (200, b"old", stamp(0).internal)
+
+
+def test_an_expired_fragment_alone_that_nobody_committed_is_no_proof(box):
+    upload, _ = begin(box, first_body(b"new"), 1, X_Delete_At=str(int(NOW) + 10))
+    assert finish(upload, b"") == 400
+    box.clock.now = NOW + 11
+    answer = get(box, X_Backend_Fragment_Preferences="[]")
+    assert answer.status == 404 and "X-Backend-Timestamp" not in answer.headers
