@@ -6,10 +6,11 @@ Acting: ``place`` (where an object lives), ``attributes`` (metadata of an open f
 directory), ``hashes`` (suffix hashes), ``writer`` (files put in place, durably), ``reader`` (an open object and its
 body), ``store`` (ObjectStore, of all these), ``updates`` (container updates, expiry queue, async pendings), ``get``,
 ``put``, ``post``, ``delete`` (the verbs), ``server``. ``ssync`` is the protocol that replicates objects.
-Daemons: ``partition_daemon`` (what the next two share, as ``peer_hashes`` and ``sessions``), ``replicator`` (``jobs``: pure,
-what a partition needs; ``partition_work``, ``rsync``: it is done), ``reconstructor`` (``fragment_jobs``, ``rebuild_choice``:
-pure; ``fragment_work``; ``rebuild``: a fragment made anew; ``shared_digests``: MD5s of several at once), ``auditor`` (``audit``: what is wrong with an object;
-``watchers``; ``overdue``: what should have expired), ``updater`` (``backlog``, ``update_rows``), ``expirer`` (``expiry_queue``).
+Daemons: ``partition_daemon`` (what the next two share, as ``peer_hashes`` and ``sessions``), ``replicator`` (``jobs``:
+pure, what a partition needs; ``partition_work``, ``rsync``: it is done), ``reconstructor`` (``fragment_jobs``,
+``rebuild_choice``: pure; ``fragment_work``; ``rebuild``: a fragment made anew; ``shared_digests``: MD5s of several at
+once), ``auditor`` (``audit``: what is wrong with an object; ``watchers``; ``overdue``: what should have expired),
+``updater`` (``backlog``, ``update_rows``), ``expirer`` (``expiry_queue``).
 Not a daemon: ``relinker``, for another part power (``relink_plan``: pure; ``relink_hashdir``, ``relink_state``,
 ``relink_report``).
 """

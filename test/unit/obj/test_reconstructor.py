@@ -18,7 +18,7 @@ from keelstore.common import concurrency, events
 from keelstore.common.codec import HEADER_SIZE
 from keelstore.common.daemon_frame import ALL, Selection
 from keelstore.common.work import Risk
-from keelstore.obj import attributes
+from keelstore.obj import attributes, rebuild
 from keelstore.obj import metadata as records
 from keelstore.obj.reconstructor import Look
 from test.support.fragments import Fragmented, metadata
@@ -139,15 +139,20 @@ def copy_metadata(source: Path, target: Path) -> None:
         os.setxattr(target, key, os.getxattr(source, key))
 
 
-def test_damage_that_only_the_whole_shows_is_not_built_on(filled: Fragmented, caplog: pytest.LogCaptureFixture) -> None:
-    """A fragment whose archive has the MD5 that its metadata says, and yet is not what was written: of the others then."""
-    name = "o65536"
+@pytest.mark.parametrize("name, held", [("o65536", None), ("o200000", None), ("o200000", 0)],
+                         ids=["one segment", "several, made whole", "several, sent as they are made"])
+def test_damage_that_only_the_whole_shows_is_not_built_on(filled: Fragmented, name: str, held: int | None,
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fragment whose header is sound and whose payload is not: it is put aside, and others are taken."""
+    if held is not None:
+        monkeypatch.setattr(rebuild, "MAX_HELD", held)
+        monkeypatch.setattr(rebuild, "BAD_FOR_S", 0.0)
     before = filled.fragments(name)
     node = filled.primaries(name)[1]
     path = next(filled.folder(node.device, name).glob("*.data"))
     data = bytearray(path.read_bytes())
     data[HEADER_SIZE + 5] ^= 1
-    path.write_bytes(data)  # its MD5 is wrong: the server that is asked for it puts it aside
+    path.write_bytes(data)  # its MD5 is wrong: the server that is asked to check it puts it aside
     filled.drop(name, 0)
     filled.run(times=2)
     assert filled.fragments(name) == before
@@ -167,8 +172,12 @@ def forge(path: Path, at: int = -5) -> None:
         os.close(fd)
 
 
-@pytest.mark.parametrize("name", ["o65536", "o200000"])
-def test_a_rebuild_that_is_not_the_object_is_not_written(filled: Fragmented, name: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("name, held", [("o65536", None), ("o200000", None), ("o200000", 0)],
+                         ids=["one segment", "several, made whole", "several, sent as they are made"])
+def test_a_rebuild_that_is_not_the_object_is_not_written(filled: Fragmented, name: str, held: int | None, caplog: pytest.LogCaptureFixture,
+                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    if held is not None:
+        monkeypatch.setattr(rebuild, "MAX_HELD", held)
     before = filled.fragments(name)
     for place in (1, 2):
         forge(next(filled.folder(filled.primaries(name)[place].device, name).glob("*.data")))
@@ -178,7 +187,7 @@ def test_a_rebuild_that_is_not_the_object_is_not_written(filled: Fragmented, nam
     lost = filled.primaries(name)[0].device
     assert lost not in filled.files(name)
     assert len(before) == 6
-    assert "cannot be rebuilt" in caplog.text or "broke off" in caplog.text
+    assert ("cannot be rebuilt" if held is None else "broke off") in caplog.text
 
 
 def test_an_unmounted_device_is_stood_in_for_and_gets_its_own_back(filled: Fragmented) -> None:

@@ -159,6 +159,27 @@ def test_failures_are_told_at_the_end(box: ServerBox) -> None:
     assert box.files(box.place("p")) == ["1.data"] and box.files(box.place("o")) == []
 
 
+@pytest.mark.parametrize("size", [5, 300_000])
+def test_bytes_that_were_hashed_are_not_hashed_again_but_only_within_one_process(box: ServerBox, size: int) -> None:
+    is_local = box.address == OBJECT  # type: ignore[attr-defined]
+    session = Session(box, {"X-Keelstore-Hashed": "true"})
+    session.check(f"{hash_of('o')} {T1.internal}")
+    said, body = md5(b"another").hexdigest(), os.urandom(size)
+    session.say(":UPDATES: START", "PUT /a/c/o", f"Content-Length: {size}", "Content-Type: a/b", f"ETag: {said}",
+                f"X-Timestamp: {T1.internal}", "", body, ":UPDATES: END")  # fmt: skip
+    if not is_local:
+        assert session.hear() == [":ERROR: 500 b'ERROR: With :UPDATES: 1 failures to 0 successes'"]
+        assert session.rest() == ["EOF"]
+        assert box.files(box.place("o")) == []
+        return
+    assert session.hear(2) == DONE
+    session.duplex.end()
+    session.duplex.close()
+    stored = box.store.open(box.place("o"))
+    assert stored.metadata["ETag"] == said
+    stored.close()
+
+
 def test_many_failures_end_the_session(tmp_path: Path) -> None:
     box = ServerBox(str(tmp_path), replication_failure_threshold=2)
     box.address = OBJECT  # type: ignore[attr-defined]
