@@ -61,13 +61,22 @@ import sys
 port, config = int(sys.argv.pop()), sys.argv.pop()  # Keystone reads the rest of the command line
 
 import os
+import threading
 
 os.environ["OS_KEYSTONE_CONFIG_FILES"] = config
 from keystone.server.wsgi import initialize_public_application
 from werkzeug.serving import make_server
 
 app = initialize_public_application()
-make_server("127.0.0.1", port, app, threaded=True).serve_forever()
+lock = threading.Lock()
+
+
+def one_at_a_time(environ, start_response):  # SQLite: two that write at once end in "database is locked"
+    with lock:
+        return list(app(environ, start_response))
+
+
+make_server("127.0.0.1", port, one_at_a_time, threaded=True).serve_forever()
 """
 
 
