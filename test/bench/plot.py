@@ -15,8 +15,8 @@ from test.bench.report import Compared, Factor, NodeRow
 LABELS, PANEL, GAP, MARGIN = 262, 192, 38, 20
 ROW, BAR, GROUP = 19, 11, 27
 NUMBER = 22  # the room that a number takes
-LEAST, MOST = 0.5, 64.0
-TICKS = (0.5, 1, 2, 4, 8, 16, 32, 64)
+LEAST, MOST = 0.25, 64.0
+TICKS = (0.25, 0.5, 1, 2, 4, 8, 16, 32, 64)
 AHEAD, BEHIND, AIM, INK, SOFT, GRID = "#2a6fbb", "#c2572b", "#111111", "#222222", "#666666", "#dddddd"
 
 

@@ -71,7 +71,7 @@ def test_the_picture_is_well_formed_and_has_a_bar_for_each_figure() -> None:
     assert fills.count(plot.BEHIND) == 3  # CPU and rate of the second, and the legend
 
 
-@pytest.mark.parametrize("value,place", [(0.1, 0), (0.5, 0), (64, plot.PANEL), (1000, plot.PANEL)])
+@pytest.mark.parametrize("value,place", [(0.1, 0), (0.25, 0), (64, plot.PANEL), (1000, plot.PANEL)])
 def test_what_is_beyond_the_scale_is_drawn_at_its_end(value: float, place: float) -> None:
     assert plot.at(value) == pytest.approx(place)
 
