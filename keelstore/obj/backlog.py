@@ -1,7 +1,9 @@
 """The backlog of the object updater: which container updates wait on the devices of a node, by container. Pure.
 
 An update is a file (``spec: on-disk 5``); what is held of it here is where it is and what it is about. Of several updates of
-one object on one device only the newest counts: an update carries all that is known of its row.
+one object on one device only the newest is held: it mostly says all that the older ones do. The older ones go only where it
+does; a POST may be newer than a PUT and be about data that is older (a clock that is off), and then the PUT's waits on the
+disk until the POST's is told.
 """
 
 from __future__ import annotations
@@ -14,6 +16,9 @@ from keelstore.common.timestamp import Timestamp
 from keelstore.obj import layout
 
 _NAME: Final = re.compile(r"([0-9a-f]{32})-(\d{10}\.\d{5}(?:_[0-9a-f]{1,16})?)")
+
+
+_Key = tuple[str, int, str]  # device path, policy, hash: of which one update counts
 
 
 class Pending(NamedTuple):
@@ -32,8 +37,8 @@ class Pending(NamedTuple):
         return self.device_path.rpartition("/")[2]
 
     @property
-    def name_hash(self) -> str:
-        return self.name[:32]
+    def key(self) -> _Key:
+        return self.device_path, self.policy_index, self.name[:32]
 
     @property
     def timestamp(self) -> Timestamp:
@@ -62,9 +67,6 @@ def target_of(update: dict[str, Any]) -> Target:
     return Target(update.get("container_path") or f"{account}/{container}", account, container)
 
 
-_Key = tuple[str, int, str]  # device path, policy, hash: of which one update counts
-
-
 class Backlog:
     """The updates that wait, at most ``size``."""
 
@@ -77,24 +79,24 @@ class Backlog:
         return len(self._by_key)
 
     def __contains__(self, pending: Pending) -> bool:
-        found = self._by_key.get(_key(pending))
+        found = self._by_key.get(pending.key)
         return found is not None and found[0] == pending
 
     @property
     def is_full(self) -> bool:
         return len(self._by_key) >= self.size
 
-    def is_outdated(self, pending: Pending) -> bool:
-        """Whether a newer update of the same object waits on the same device."""
-        found = self._by_key.get(_key(pending))
-        return found is not None and found[0].timestamp > pending.timestamp
+    def newer_than(self, pending: Pending) -> Pending | None:
+        """A newer update of the same object that waits on the same device."""
+        found = self._by_key.get(pending.key)
+        return found[0] if found is not None and found[0].timestamp > pending.timestamp else None
 
     def add(self, pending: Pending, target: Target) -> Pending | None:
-        """Take an update in; gives the older one that it makes needless, or itself when a newer one waits."""
-        key = _key(pending)
+        """Take an update in, unless a newer one waits; gives the older one whose place it takes."""
+        key = pending.key
         have = self._by_key.get(key)
         if have is not None and have[0].timestamp > pending.timestamp:
-            return pending
+            return None
         self._by_key[key] = (pending, target)
         if have is not None and have[1] != target:
             self._leave(key, have[1])
@@ -108,7 +110,7 @@ class Backlog:
 
     def remove(self, pending: Pending) -> None:
         if pending in self:
-            key = _key(pending)
+            key = pending.key
             self._leave(key, self._by_key.pop(key)[1])
 
     def _leave(self, key: _Key, target: Target) -> None:
@@ -124,7 +126,7 @@ class Backlog:
 
     def where(self, pending: Pending) -> Target | None:
         """The target of an update that waits."""
-        found = self._by_key.get(_key(pending))
+        found = self._by_key.get(pending.key)
         return found[1] if found is not None and found[0] == pending else None
 
     def targets(self) -> list[Target]:
@@ -161,7 +163,3 @@ def oldest_of(waiting: Iterable[tuple[Pending, Target]], count: int) -> Oldest:
             found[key] = stamp
     first = sorted((stamp, *key) for key, stamp in found.items())[:count]
     return Oldest(len(found), [(Timestamp(stamp), account, container) for stamp, account, container in first])
-
-
-def _key(pending: Pending) -> _Key:
-    return pending.device_path, pending.policy_index, pending.name[:32]

@@ -35,6 +35,23 @@ def row_of(update: Mapping[str, Any]) -> dict[str, Any] | None:
     return row
 
 
+def includes(newer: Mapping[str, Any], older: Mapping[str, Any]) -> bool:
+    """Whether a row that is told of ``newer`` is none the wiser for ``older``: its data, content type and metadata are of no
+    later time.
+    """
+    try:
+        return all(have >= want for have, want in zip(_times(newer), _times(older), strict=True))
+    except (KeyError, ValueError):
+        return False
+
+
+def _times(update: Mapping[str, Any]) -> tuple[Timestamp, ...]:
+    headers: Headers = update["headers"]
+    data = Timestamp(headers["X-Timestamp"])
+    others = (headers.get(name) for name in ("X-Content-Type-Timestamp", "X-Meta-Timestamp"))
+    return data, *(max(data, Timestamp(text)) if text else data for text in others)
+
+
 def request_headers(update: Mapping[str, Any]) -> Headers:
     """The headers of the request for one row."""
     headers = Headers(update["headers"])

@@ -31,7 +31,7 @@ from keelstore.common.work import RateLimit, Risk, Workers, WorkQueue, back_off_
 from keelstore.obj import layout
 from keelstore.obj.backlog import Backlog, Pending, Target, parse_pending, target_of
 from keelstore.obj.options import ObjectUpdaterOptions
-from keelstore.obj.update_rows import redirected, request_headers, row_of
+from keelstore.obj.update_rows import includes, redirected, request_headers, row_of
 from keelstore.obj.updates import decode_pending, encode_pending, redirect_of
 
 BATCH: Final = 1000  # updates that are read and sent together
@@ -187,25 +187,30 @@ class ObjectUpdater(Daemon):
         return True
 
     def _take_in(self, device: Device, found: Sequence[Pending]) -> bool:
-        """Read files and add what they say to the backlog; the newest of each object counts."""
+        """Read files and add what they say to the backlog, of each object the newest. Older ones go if it says all that they
+        do; else they stay for a later pass.
+        """
         new: list[Pending] = []
-        outdated: list[Pending] = []
+        older: list[tuple[Pending, Pending]] = []  # and what is newer
         for pending in found:  # of each object the newest first
-            if pending not in self.backlog:
-                if self.backlog.is_outdated(pending) or (new and new[-1].name_hash == pending.name_hash
-                                                         and new[-1].policy_index == pending.policy_index):
-                    outdated.append(pending)
-                else:
-                    new.append(pending)
+            if pending in self.backlog:
+                continue
+            newer = self.backlog.newer_than(pending)
+            if newer is None and new and new[-1].key == pending.key:
+                newer = new[-1]
+            if newer is None:
+                new.append(pending)
+            else:
+                older.append((pending, newer))
         for start in range(0, len(new), BATCH):
             if self.backlog.is_full:
                 return False
             for pending, update in self._load(device.name, new[start : start + BATCH]):
                 old = self.backlog.add(pending, target_of(update))
                 if old is not None:
-                    outdated.append(old)
-        if outdated:
-            self._count("outdated_unlinks", on_disk_thread(device.name, _remove, outdated))
+                    older.append((old, pending))
+        if older:
+            self._count("outdated_unlinks", on_disk_thread(device.name, _remove_included, older))
         return True
 
     def _load(self, device: str, some: Sequence[Pending]) -> list[tuple[Pending, dict[str, Any]]]:
@@ -523,6 +528,15 @@ def _read(some: Sequence[Pending]) -> list[tuple[Pending, dict[str, Any] | str |
 
 def _remove(some: Sequence[Pending]) -> int:
     return sum(fs.remove_file(pending.path) for pending in some)
+
+
+def _remove_included(pairs: Sequence[tuple[Pending, Pending]]) -> int:
+    """Remove each first one of which the second, which is newer, says all."""
+    needless = []
+    for (old, older), (_, newer) in zip(_read([old for old, _ in pairs]), _read([new for _, new in pairs]), strict=True):
+        if isinstance(older, dict) and isinstance(newer, dict) and includes(newer, older):
+            needless.append(old)
+    return _remove(needless)
 
 
 def _rewrite(files: Sequence[tuple[str, bytes]]) -> None:

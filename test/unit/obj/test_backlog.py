@@ -41,10 +41,10 @@ def test_the_newest_update_of_an_object_on_a_device_counts() -> None:
     backlog = Backlog()
     old, new = pending("0000000001.00000"), pending("0000000002.00000")
     assert backlog.add(old, C) is None
-    assert backlog.is_outdated(old) is False
+    assert backlog.newer_than(old) is None
     assert backlog.add(new, C) == old
-    assert backlog.add(old, C) == old
-    assert backlog.is_outdated(old)
+    assert backlog.add(old, C) is None
+    assert backlog.newer_than(old) == new and backlog.newer_than(new) is None
     assert backlog.of(C) == [new] and len(backlog) == 1
     elsewhere = pending("0000000001.00000", device="/srv/sdb")
     assert backlog.add(elsewhere, C) is None

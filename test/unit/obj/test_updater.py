@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from keelstore.common.daemon_frame import ALL
 from keelstore.common.headers import Headers
 from keelstore.common.http import Response
+from keelstore.common.timestamp import Timestamp
 from keelstore.obj.updates import decode_pending, encode_pending
 from test.support.cluster import InProcessCluster
 from test.support.daemons import Daemons
@@ -123,6 +125,24 @@ def test_of_an_object_the_newest_update_counts_and_the_older_go(cluster: InProce
     assert sum(updater.counts["outdated_unlinks"] for updater in updaters) == count // 2
     assert sum(updater.counts["unlinks"] for updater in updaters) == count - count // 2
     assert pendings(cluster) == []
+
+
+def test_a_put_is_told_beside_a_post_that_is_newer_and_about_older_data(cluster: InProcessCluster, daemons: Daemons) -> None:
+    """The POST came from a proxy whose clock is ahead (seed 1453 of the simulation)."""
+    now = time.time()
+    cluster.ask("PUT", "/v1/a/c/one", {"X-Timestamp": Timestamp(now).normal}, b"old")
+    run_all(daemons)
+    for node in cluster.primaries("container", "/a/c"):
+        cluster.stop(node.address)
+    assert cluster.ask("POST", "/v1/a/c/one", {"X-Timestamp": Timestamp(now + 9).normal, "X-Object-Meta-A": "1"}).status == 202
+    assert cluster.ask("PUT", "/v1/a/c/one", {"X-Timestamp": Timestamp(now + 5).normal}, b"newer").status == 201
+    assert len(pendings(cluster)) == 6
+    for node in cluster.primaries("container", "/a/c"):
+        cluster.start(node.address)
+    for _ in range(2):
+        run_all(daemons)
+    assert pendings(cluster) == []
+    assert [entry["bytes"] for entry in json.loads(cluster.ask("GET", "/v1/a/c", query="format=json").body)] == [5]
 
 
 def test_what_is_no_update_goes_to_quarantine(cluster: InProcessCluster, daemons: Daemons) -> None:
