@@ -6,13 +6,16 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from test.support.store import Store, running
 
 
 def pytest_configure() -> None:
-    """A run that is told to end stops its servers first, as one that is interrupted does."""
+    """A run that is told to end stops its servers first, as one that is interrupted does. Hypothesis asserts no times."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")
