@@ -91,7 +91,7 @@ class S3Api:
     def _serve(self, environ: Environ, kind: str) -> Response:
         environ["swift.source"] = "S3"
         environ.setdefault(INFOCACHE, {})  # what one of our requests learns serves the others
-        resource, trans_id = environ["PATH_INFO"], environ.get("swift.trans_id", "")
+        resource, trans_id = environ.get("RAW_PATH_INFO") or environ["PATH_INFO"], environ.get("swift.trans_id", "")
         request: S3Request | None = None
         try:
             target = target_of(Request(environ).path, environ.get("HTTP_HOST", ""), self.options.storage_domain)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lxml import etree
 
 from keelstore.common.http import Response, call_app
 from keelstore.common.middleware import bulk, copy, dlo, gatekeeper, slo, symlink, tempauth, versioned_writes
@@ -123,5 +124,10 @@ def test_security_S48_nothing_breaks_the_front(cluster: InProcessCluster, caplog
             or (response.status == 501 and asked.method == "HEAD"), what
         assert not [record for record in caplog.records if record.exc_info], f"{what}\n{caplog.text}"
         assert b"Traceback" not in response.body, what
+        if response.body.startswith(b"<?xml"):
+            try:
+                etree.fromstring(response.body)
+            except etree.XMLSyntaxError as error:
+                pytest.fail(f"{error} in the answer to {what}")
     print(dict(sorted(counts.items())))
     assert counts[200] > REQUESTS // 20, counts  # it gets far enough in
