@@ -113,9 +113,11 @@ class Comparison:
     def page(self, picture: str) -> str:
         parts = [f"Made by `{self.command}` on {time.strftime('%Y-%m-%d %H:%M %Z')}, keelstore {commit()}. {machine()}. "
                  f"Load of the machine before: {self.load_before}; after: {load_average()} (both with what this run does). Rounds in turns: {self.rounds}; "
-                 f"{self.seconds:g} s for each small row. CPU is that of all processes of a side."]
+                 f"{self.seconds:g} s for each small row. CPU is that of all processes of a side. "
+                 "Large objects have been read before: that our servers check the MD5 of one when they first send it is not in the figures."]
         parts.append("\n".join(f"- **{side.title}**: {'; '.join(side.notes)}." for side in self.sides.values()))
-        parts.append("A factor says how many times keelstore is ahead (their CPU by ours, our rate by theirs, their latency by ours); behind it the least and the most of the rounds.")
+        if len(self.sides) > 1:
+            parts.append("A factor says how many times keelstore is ahead (their CPU by ours, our rate by theirs, their latency by ours); behind it the least and the most of the rounds.")
         for other in list(self.sides)[1:]:
             title = self.sides[other].title
             parts += [f"### Beside {title}", f"![Factors beside {title}]({picture_name(picture, other, self.sides)})",
@@ -230,7 +232,7 @@ def run(given: argparse.Namespace, chosen: list[Row], base: Path, home: Path) ->
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not leave servers behind
     if comparison.lines:
-        say(f"written: {given.out}/results.md, results.jsonl, ratios.svg" + (f", {given.page}" if given.page else ""))
+        say(f"written: {given.out}/results.md, results.jsonl, pictures" + (f", {given.page}" if given.page else ""))
     return 130 if is_stopped else 0
 
 
