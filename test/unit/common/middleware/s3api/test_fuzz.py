@@ -1,6 +1,6 @@
 """Whatever is sent to the S3 front, over a whole cluster in this process: no error of ours, no traceback, no hang (issue 6, point 7).
 
-KEELSTORE_FUZZ_SEED and KEELSTORE_FUZZ_REQUESTS choose other requests, and how many.
+KEELSTORE_FUZZ_SEED and KEELSTORE_FUZZ_REQUESTS choose other requests, and how many there may be.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from test.support.cluster import InProcessCluster
 from test.support.s3_fuzz import Asked, Fuzz, Known
 
 SEED = int(os.environ.get("KEELSTORE_FUZZ_SEED", "1"))
-REQUESTS = int(os.environ.get("KEELSTORE_FUZZ_REQUESTS", "1500"))
+REQUESTS = int(os.environ.get("KEELSTORE_FUZZ_REQUESTS", "3000"))
 USER = ("t:u", "secret")
+LEAST, ENOUGH_S = 300, 20.0  # a busy machine sends less
 LIMIT_S = 30.0  # of CPU, for one request: far from what any needs
 
 
@@ -110,7 +111,10 @@ def test_security_S48_nothing_breaks_the_front(cluster: InProcessCluster, caplog
 
     counts: dict[int, int] = {}
     caplog.set_level(logging.ERROR)
+    started = time.monotonic()
     for number in range(REQUESTS):
+        if number >= LEAST and time.monotonic() - started > ENOUGH_S:
+            break
         asked = fuzz.request()
         began = time.process_time()
         try:
@@ -130,4 +134,4 @@ def test_security_S48_nothing_breaks_the_front(cluster: InProcessCluster, caplog
             except etree.XMLSyntaxError as error:
                 pytest.fail(f"{error} in the answer to {what}")
     print(dict(sorted(counts.items())))
-    assert counts[200] > REQUESTS // 20, counts  # it gets far enough in
+    assert counts[200] > sum(counts.values()) // 20, counts  # it gets far enough in
