@@ -13,6 +13,8 @@ from collections.abc import Iterator
 import pytest
 
 from test.support.client import Account, Endpoint, unique
+from test.support.s3 import remove_bucket
+from test.support.s3_clients import Keys
 from test.support.store import Store
 
 FOREIGN = os.environ.get("KEELSTORE_TEST_ENDPOINT")
@@ -59,3 +61,21 @@ def container(account: Account) -> Iterator[str]:
     account.put(name).expect(201)
     yield name
     account.empty(name)
+
+
+@pytest.fixture(scope="session")
+def s3_keys(request: pytest.FixtureRequest) -> Keys:
+    """Those that the one-command start prints for S3 clients."""
+    if FOREIGN:
+        return Keys.of_tester(Endpoint.of(FOREIGN))
+    found: Store = request.getfixturevalue("cluster")
+    return Keys.of_status(found.status())
+
+
+@pytest.fixture
+def bucket_to_be(s3_keys: Keys) -> Iterator[str]:
+    """The name of a bucket that a client is to make; removed with its content, if it is there, afterwards."""
+    s3, name = s3_keys.boto3(), unique("client")
+    yield name
+    if name in [entry["Name"] for entry in s3.list_buckets()["Buckets"]]:
+        remove_bucket(s3, name)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import socket
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from botocore.config import Config
 
 from test.functional.conftest import FOREIGN
-from test.support.client import Account, unique
+from test.support.client import Account, Endpoint, unique
 from test.support.s3 import OTHER, PLAIN, TESTER, client, refused, signed
+from test.support.signing import FORM_TYPE, form_body
 from test.support.store import Store
 
 ALL_USERS = "http://acs.amazonaws.com/groups/global/AllUsers"
@@ -105,6 +109,39 @@ def test_anonymous_requests_by_host_name(hosts: Store) -> None:
     assert b"<Code>" not in hosts.endpoint.request("GET", path, host).body
     none = {"Host": f"{unique('none')}.s3.test"}
     assert b"NoSuchBucket" in hosts.endpoint.request("GET", "/a", none).body
+
+
+def test_case_C34_buckets_in_host_names(hosts: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve = socket.getaddrinfo
+
+    def loopback(host: Any, *arguments: Any, **more: Any) -> Any:
+        name = host.decode() if isinstance(host, bytes) else host
+        return resolve("127.0.0.1" if name is not None and f".{name}".endswith(".s3.test") else name, *arguments, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", loopback)
+    s3 = client(Endpoint("s3.test", hosts.port), config=Config(s3={"addressing_style": "virtual"}))
+    bucket, asked = unique("vhost"), list[str]()
+    s3.meta.events.register("before-send.s3", lambda request, **_: asked.append(request.url))
+    s3.create_bucket(Bucket=bucket)
+    keys = ["a b+c%é", "x//y", f"{bucket}/k", "v1/AUTH_test/c/o", "info"]
+    for key in keys:
+        s3.put_object(Bucket=bucket, Key=key, Body=key.encode())
+        assert s3.get_object(Bucket=bucket, Key=key)["Body"].read() == key.encode()
+    assert [entry["Key"] for entry in s3.list_objects_v2(Bucket=bucket)["Contents"]] == sorted(keys)
+    s3.copy_object(Bucket=bucket, Key="copy", CopySource={"Bucket": bucket, "Key": keys[0]})
+    s3.upload_fileobj(io.BytesIO(bytes(9 << 20)), bucket, "parts")
+    assert s3.head_object(Bucket=bucket, Key="parts")["ContentLength"] == 9 << 20
+    url = s3.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": keys[0]})
+    host, target = url.removeprefix("http://").partition("/")[::2]
+    assert hosts.endpoint.request("GET", f"/{target}", {"Host": host}).body == keys[0].encode()
+    form = s3.generate_presigned_post(bucket, "form")
+    fields = form_body(form["fields"], [("f", b"by a form", "text/plain")]).replace(b'name="file0"', b'name="file"')
+    assert hosts.endpoint.request("POST", "/", {"Host": f"{bucket}.s3.test:{hosts.port}", "Content-Type": FORM_TYPE}, fields).status == 204
+    everything = [{"Key": entry["Key"]} for entry in s3.list_objects_v2(Bucket=bucket)["Contents"]]
+    assert len(everything) == len(keys) + 3
+    assert len(s3.delete_objects(Bucket=bucket, Delete={"Objects": everything})["Deleted"]) == len(everything)
+    s3.delete_bucket(Bucket=bucket)
+    assert asked and all(each.startswith(f"http://{bucket}.s3.test:{hosts.port}") for each in asked)
 
 
 def test_canned_acls_become_those_of_the_container(swift: Store, account: Account) -> None:

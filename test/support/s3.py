@@ -79,6 +79,8 @@ def signed(
 
 def remove_bucket(s3: Any, bucket: str) -> None:
     """A bucket, with all that its owner can see in it."""
+    for upload in s3.list_multipart_uploads(Bucket=bucket).get("Uploads", ()):
+        s3.abort_multipart_upload(Bucket=bucket, Key=upload["Key"], UploadId=upload["UploadId"])
     for page in s3.get_paginator("list_object_versions").paginate(Bucket=bucket):
         for entry in [*page.get("Versions", ()), *page.get("DeleteMarkers", ())]:
             s3.delete_object(Bucket=bucket, Key=entry["Key"], VersionId=entry["VersionId"])

