@@ -25,7 +25,8 @@ class Cache(Protocol):
     """What ``environ["swift.cache"]`` holds.
 
     ``ttl_s`` 0 keeps a value until it is pushed out; ``time`` is another name for it, which middlewares of others use.
-    Errors are logged and read as a miss; with ``raise_on_error`` they raise CacheError.
+    Errors are logged and read as a miss; with ``raise_on_error`` they raise CacheError. ``at``: a key beside which, on the
+    same server, another is kept.
     """
 
     def get(self, key: str, raise_on_error: bool = False) -> Any:
@@ -34,10 +35,13 @@ class Cache(Protocol):
     def get_raw(self, key: str, raise_on_error: bool = False) -> bytes | None:
         """The value as the JSON text it is kept as, or None; for callers that know what they parsed last."""
 
-    def set(self, key: str, value: Any, ttl_s: float = 0, *, serialize: bool = True, time: float = 0,
-            raise_on_error: bool = False) -> None: ...
+    def get_beside(self, key: str, beside: str) -> tuple[bytes | None, bytes | None]:
+        """The values of ``key``, and of ``beside``, which is kept ``at`` it, as JSON texts; one question."""
 
-    def delete(self, key: str) -> None: ...
+    def set(self, key: str, value: Any, ttl_s: float = 0, *, serialize: bool = True, time: float = 0,
+            raise_on_error: bool = False, at: str = "") -> None: ...
+
+    def delete(self, key: str, at: str = "") -> None: ...
 
     def incr(self, key: str, delta: int = 1, ttl_s: float = 0, *, time: float = 0) -> int:
         """Add to a counter; one that is not there starts at ``delta``, or 0 when that is negative. Never below 0.

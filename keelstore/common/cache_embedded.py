@@ -89,6 +89,9 @@ class EmbeddedCache:
             return None
         return entry[1]
 
+    def get_beside(self, key: str, beside: str) -> tuple[bytes | None, bytes | None]:
+        return self.get_raw(key), self.get_raw(beside)
+
     def _place(self, key: str) -> _Place:
         digest = md5(key.encode("utf-8", "surrogateescape"), usedforsecurity=False).digest()
         index = int.from_bytes(digest[:8], "little") % self._sets
@@ -119,7 +122,7 @@ class EmbeddedCache:
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def set(self, key: str, value: Any, ttl_s: float = 0, *, serialize: bool = True, time: float = 0,
-            raise_on_error: bool = False) -> None:
+            raise_on_error: bool = False, at: str = "") -> None:
         try:
             data = encode(value)
         except (TypeError, ValueError) as error:
@@ -140,7 +143,7 @@ class EmbeddedCache:
         finally:
             self._unlock(place)
 
-    def delete(self, key: str) -> None:
+    def delete(self, key: str, at: str = "") -> None:
         place = self._places.get(key) or self._place(key)
         if not self._lock(place):
             return

@@ -148,10 +148,11 @@ class MemcachedCache:
                 if len(seen) >= self._options.tries:
                     return
 
-    def _ask(self, key: str, what: str, call: Callable[[Client, bytes], T], raise_on_error: bool = False) -> T | None:
-        """``call`` on the first server of the key that answers; None (or CacheError) when none does."""
+    def _ask(self, key: str, what: str, call: Callable[[Client, bytes], T], raise_on_error: bool = False,
+             at: str = "") -> T | None:
+        """``call`` on the first server of the key (of ``at``, if given) that answers; None (or CacheError) when none does."""
         wire = _wire_key(key)
-        for name in self._order(wire):
+        for name in self._order(_wire_key(at) if at else wire):
             server = self._servers[name]
             if server.limited_until > self._now():
                 continue
@@ -206,8 +207,13 @@ class MemcachedCache:
             return None
         return found[0]
 
+    def get_beside(self, key: str, beside: str) -> tuple[bytes | None, bytes | None]:
+        other = _wire_key(beside).encode()
+        found = self._ask(key, "get", lambda client, wire: client.get_many((wire, other)))
+        return _text(found, _wire_key(key).encode()), _text(found, other)
+
     def set(self, key: str, value: Any, ttl_s: float = 0, *, serialize: bool = True, time: float = 0,
-            raise_on_error: bool = False) -> None:
+            raise_on_error: bool = False, at: str = "") -> None:
         try:
             if serialize:
                 data, flags = encode(value), FLAG_JSON
@@ -220,12 +226,12 @@ class MemcachedCache:
                               self._options.item_size_warning_threshold)
         expiry = self._expiry(ttl_s or time)
         stored = self._ask(key, "set", lambda client, wire: client.set(wire, (data, flags), expire=expiry),
-                           raise_on_error)
+                           raise_on_error, at)
         if stored is False and raise_on_error:
             raise CacheError("memcached did not keep the value")
 
-    def delete(self, key: str) -> None:
-        self._ask(key, "delete", lambda client, wire: client.delete(wire))
+    def delete(self, key: str, at: str = "") -> None:
+        self._ask(key, "delete", lambda client, wire: client.delete(wire), at=at)
 
     def incr(self, key: str, delta: int = 1, ttl_s: float = 0, *, time: float = 0) -> int:
         expiry = self._expiry(ttl_s or time)
@@ -251,6 +257,11 @@ class MemcachedCache:
         for server in self._servers.values():
             while server.idle:
                 server.idle.pop().close()
+
+
+def _text(found: dict[bytes, tuple[bytes, int]] | None, wire: bytes) -> bytes | None:
+    data, flags = found.get(wire, (b"", FLAG_PICKLE)) if found else (b"", FLAG_PICKLE)
+    return None if flags & FLAG_PICKLE else data
 
 
 def _wire_key(key: str) -> str:

@@ -278,17 +278,30 @@ def remember(environ: Environ, key: str, info: AccountInfo | ContainerInfo, rech
     """Keep what an answer told, for this request and, when it is certain (2xx, 404, 410), for others.
 
     An account that autocreate would make is kept no longer than one that is missing, lest its creation go unseen. Nothing is
-    kept for others while it changes (:func:`begin_change`).
+    kept for others while it changes (:func:`begin_change`). What is kept already is left to its time.
     """
     environ.setdefault(INFOCACHE, {})[key] = info
     cache = environ.get(CACHE)
-    if cache is None or cache.get(_CHANGING + key):
+    if cache is None:
         return
+    get_beside = getattr(cache, "get_beside", None)  # the caches of others lack it
+    if get_beside is None:
+        if cache.get(_CHANGING + key):
+            return
+    else:  # one question, which a client's HEAD or GET of something unchanged ends with
+        kept, changing = get_beside(key, _CHANGING + key)
+        if changing or (kept and _parse(type(info), key, kept) == info):
+            return
     if info.status // 100 == 2:
         is_faked = isinstance(info, AccountInfo) and not info.really_exists
         cache.set(key, info.to_cache(), recheck_s * NEGATIVE_SHARE if is_faked else recheck_s)
     elif info.status in (404, 410):
         cache.set(key, info.to_cache(), recheck_s * NEGATIVE_SHARE)
+
+
+def _is_changing(cache: Any, key: str) -> bool:
+    get_beside = getattr(cache, "get_beside", None)
+    return bool(cache.get(_CHANGING + key) if get_beside is None else get_beside(key, _CHANGING + key)[1])
 
 
 def clear_info(environ: Environ, account: str, container: str = "") -> None:
@@ -308,7 +321,11 @@ def begin_change(environ: Environ, account: str, container: str = "") -> None:
     """
     cache = environ.get(CACHE)
     if cache is not None:
-        cache.set(_CHANGING + cache_key(account, container), 1, CHANGING_S)
+        key = cache_key(account, container)
+        if hasattr(cache, "get_beside"):
+            cache.set(_CHANGING + key, 1, CHANGING_S, at=key)
+        else:
+            cache.set(_CHANGING + key, 1, CHANGING_S)
     clear_info(environ, account, container)
 
 
@@ -317,7 +334,11 @@ def end_change(environ: Environ, account: str, container: str, is_everywhere: bo
     clear_info(environ, account, container)
     cache = environ.get(CACHE)
     if is_everywhere and cache is not None:
-        cache.delete(_CHANGING + cache_key(account, container))
+        key = cache_key(account, container)
+        if hasattr(cache, "get_beside"):
+            cache.delete(_CHANGING + key, at=key)
+        else:
+            cache.delete(_CHANGING + key)
 
 
 @lru_cache(maxsize=1024)
@@ -393,7 +414,7 @@ def object_info(environ: Environ, app: WSGIApp, path: str | None = None, source:
 def _head(environ: Environ, app: WSGIApp, path: str, source: str, key: str = "") -> tuple[int, Headers]:
     headers = {"X-Backend-Allow-Reserved-Names": "true"}
     cache = environ.get(CACHE)
-    if key and cache is not None and cache.get(_CHANGING + key):
+    if key and cache is not None and _is_changing(cache, key):
         headers["X-Newest"] = "true"
     asked = subrequest(environ, "HEAD", path, source=source, pre_authed=True, headers=headers)
     asked.pop("HTTP_ORIGIN", None)

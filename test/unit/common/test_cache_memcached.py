@@ -229,3 +229,19 @@ def test_bad_addresses(text):
         return
     with pytest.raises(ConfigError):
         address_of(text)
+
+
+def test_what_is_kept_beside_a_key_is_had_with_it(server):
+    with memcached() as second:
+        cache = MemcachedCache(MemcachedOptions((server, second)))
+        apart = next(f"k{number}" for number in range(1000) if cache.servers_for(f"k{number}")[0] != cache.servers_for(f"beside/k{number}")[0])
+        cache.set(apart, {"a": 1}, 60)
+        assert cache.get_beside(apart, f"beside/{apart}") == (b'{"a":1}', None)
+        cache.set(f"beside/{apart}", 1, 60, at=apart)
+        assert cache.get_beside(apart, f"beside/{apart}") == (b'{"a":1}', b"1")
+        assert cache.get(f"beside/{apart}") is None, "it is on the other server"
+        cache.delete(f"beside/{apart}", at=apart)
+        cache.delete(apart)
+        assert cache.get_beside(apart, f"beside/{apart}") == (None, None)
+        cache.close()
+    assert MemcachedCache(MemcachedOptions((f"127.0.0.1:{free_port()}",))).get_beside("a", "b") == (None, None)

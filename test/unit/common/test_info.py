@@ -4,6 +4,7 @@ import json
 import pytest
 
 from keelstore.common import info
+from keelstore.common.cache_embedded import EmbeddedCache
 from keelstore.common.headers import Headers
 from keelstore.common.http import Response
 from keelstore.common.info import (
@@ -161,3 +162,46 @@ def test_while_a_container_changes_nothing_is_kept_and_the_newest_replica_is_ask
     assert "container/a/c" in cache.values
     container_info(environ("GET", "/v1/a/d/o") | env, app)
     assert "HTTP_X_NEWEST" not in app.asked[-1]
+
+
+class Counted:
+    """An embedded cache that counts what it is asked."""
+
+    def __init__(self):
+        self.cache, self.calls = EmbeddedCache(), []
+
+    def __getattr__(self, name):
+        def call(*args, **named):
+            self.calls.append(name)
+            return getattr(self.cache, name)(*args, **named)
+
+        return call
+
+
+def test_what_is_kept_already_costs_one_question():
+    cache = Counted()
+    env: dict = {"swift.cache": cache}
+    found = info.container_info_of(204, Headers({"X-Container-Object-Count": "3", "X-Container-Meta-A": "\xc3\xa9", "X-Container-Read": "r"}))
+    info.remember(env, "container/a/c", found, 60)
+    assert cache.calls == ["get_beside", "set"]
+    info.remember({"swift.cache": cache}, "container/a/c", dataclasses.replace(found), 60)
+    assert cache.calls == ["get_beside", "set", "get_beside"]
+    info.remember({"swift.cache": cache}, "container/a/c", dataclasses.replace(found, object_count=4), 60)
+    assert cache.calls[3:] == ["get_beside", "set"]
+    assert json.loads(cache.cache.get_raw("container/a/c"))["object_count"] == "4"
+
+
+def test_while_it_changes_nothing_is_kept_in_a_cache_of_ours_either(app):
+    cache = EmbeddedCache()
+    env: dict = {"swift.cache": cache}
+    old = ContainerInfo(204, read_acl="old")
+    info.remember(env, "container/a/c", old, 60)
+    begin_change(env, "a", "c")
+    assert cache.get_raw("container/a/c") is None
+    info.remember({"swift.cache": cache}, "container/a/c", old, 60)
+    assert cache.get_raw("container/a/c") is None
+    container_info(environ("GET", "/v1/a/c/o") | env, app)
+    assert app.asked[-1]["HTTP_X_NEWEST"] == "true"
+    end_change(env, "a", "c", is_everywhere=True)
+    info.remember({"swift.cache": cache}, "container/a/c", old, 60)
+    assert cache.get_raw("container/a/c")
