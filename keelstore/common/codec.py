@@ -6,7 +6,8 @@ index, sizes, code, and a check of the header itself); all codes here are system
 after the other, are the segment. The payload has no check of its own; see doc/design/erasure.md for who checks it.
 
 All fragments and segments are ``bytes``. PyECLib holds the interpreter's lock while it works (measured: a call of any
-size stops all other threads), so a native thread for it would gain nothing; a 1 MiB segment takes about 1 ms.
+size stops all other threads), so a native thread for it would gain nothing; a 1 MiB segment takes about 0.1 ms, where memory
+is kept for it (``allocator.py``; else 2 ms).
 """
 
 from __future__ import annotations
