@@ -228,6 +228,8 @@ def run(given: argparse.Namespace, chosen: list[Row], base: Path, home: Path) ->
         except KeyboardInterrupt:
             is_stopped = True
             say("stopped; ending what was started")
+            if comparison.lines:
+                comparison.write(given.out, None)  # a page is for whole rounds
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not leave servers behind
