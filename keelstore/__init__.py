@@ -9,3 +9,4 @@ The map, in layers; imports point down:
 """
 
 __version__ = "0.1.0"
+SWIFT_VERSION = "2.38.0"  # of the Swift that this is compatible with: what clients look at to know what they may ask for

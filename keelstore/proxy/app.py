@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from keelstore import __version__
+from keelstore import SWIFT_VERSION, __version__
 from keelstore.common import logs
 from keelstore.common.acl import ACL
 from keelstore.common.backend import Backend
@@ -275,9 +275,10 @@ def publish(options: ProxyOptions, cluster: Cluster) -> None:
         if policy.is_default:
             entry["default"] = True
         policies.append(entry)
+    register_info("keelstore", version=__version__)
     register_info(
         "swift",
-        version=__version__,
+        version=SWIFT_VERSION,
         strict_cors_mode=options.strict_cors_mode,
         policies=policies,
         allow_account_management=options.allow_account_management,

@@ -3,6 +3,7 @@ import time
 
 import pytest
 
+from keelstore import SWIFT_VERSION, __version__
 from keelstore.common import registry
 from keelstore.proxy.app import publish
 from keelstore.proxy.info_endpoint import signature
@@ -89,6 +90,7 @@ def test_info(published):
     response = published.ask("GET", "/info")
     assert (response.status, response.headers["Content-Type"]) == (200, "application/json; charset=UTF-8")
     swift = json.loads(response.body)["swift"]
+    assert (swift["version"], json.loads(response.body)["keelstore"]["version"]) == (SWIFT_VERSION, __version__)
     assert swift["max_file_size"] == 5368709122
     assert {"name": "gold", "aliases": "gold, first", "default": True} in swift["policies"]
     assert "valid_api_versions" not in swift
