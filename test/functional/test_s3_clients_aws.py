@@ -109,6 +109,11 @@ def test_s3api(api: Callable[..., Any], bucket: str, tmp_path: Path) -> None:
     api("put-bucket-cors", *at, "--cors-configuration", '{"CORSRules": [{"AllowedOrigins": ["*"], "AllowedMethods": ["GET"]}]}')
     assert api("get-bucket-cors", *at)["CORSRules"] == [{"AllowedOrigins": ["*"], "AllowedMethods": ["GET"]}]
     assert "NoSuchWebsiteConfiguration" in api("get-bucket-website", *at, status=255)
+    site = {"IndexDocument": {"Suffix": "index.html"}, "ErrorDocument": {"Key": "error.html"}}
+    api("put-bucket-website", *at, "--website-configuration", json.dumps(site))
+    assert api("get-bucket-website", *at) == site
+    api("delete-bucket-website", *at)
+    assert "NoSuchWebsiteConfiguration" in api("get-bucket-website", *at, status=255)
     assert "NotImplemented" in api("put-bucket-accelerate-configuration", *at, "--accelerate-configuration", "Status=Enabled", status=255)
 
     put = api("put-object", *at, "--key", "é 1", "--body", "body", "--tagging", "a=b", "--checksum-algorithm", "SHA256")

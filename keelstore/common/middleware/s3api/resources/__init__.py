@@ -5,7 +5,7 @@ head, delete. ``copies``: CopyObject. ``uploads``, ``parts``, ``complete``: uplo
 ``versioning``: the configuration, ListObjectVersions. ``multi_delete``: DeleteObjects. ``tagging``, ``object_lock``,
 ``attributes``: what is said of an object besides. ``acls``: ACLs of buckets and objects.
 ``ownership``, ``public_access``, ``policy``: who owns objects, what may be public, who may do what.
-``configs``: CORS, lifecycle, encryption, and what is not offered.
+``website``: what staticweb serves. ``configs``: CORS, lifecycle, encryption, and what is not offered.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from keelstore.common.middleware.s3api.resources import (
     tagging,
     uploads,
     versioning,
+    website,
 )
 from keelstore.common.middleware.s3api.routing import Router
 
@@ -50,6 +51,7 @@ def router() -> Router:
         ownership,
         public_access,
         policy,
+        website,
         configs,
     )
     return Router(route for module in modules for route in module.ROUTES)

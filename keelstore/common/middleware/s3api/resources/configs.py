@@ -148,8 +148,6 @@ _OFFERED_NOT: Final = (
     _read("accelerate", "AccelerateConfiguration", _fixed("AccelerateConfiguration")),
     _read("replication", "ReplicationConfiguration", _absent("ReplicationConfigurationNotFoundError")),
     Route(BUCKET, "DELETE", _nothing_to_delete, "s3:PutReplicationConfiguration", OWNER, sub="replication"),
-    _read("website", "BucketWebsite", _absent("NoSuchWebsiteConfiguration")),
-    Route(BUCKET, "DELETE", _nothing_to_delete, "s3:DeleteBucketWebsite", OWNER, sub="website"),
 )  # fmt: skip
 
 ROUTES = (*(route for config in CONFIGS for route in config.routes()), *_OFFERED_NOT)
