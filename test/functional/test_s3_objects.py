@@ -361,6 +361,18 @@ def test_checksum_without_its_padding_is_a_wrong_one(s3: Any, bucket: str) -> No
     assert "Contents" not in s3.list_objects_v2(Bucket=bucket)
 
 
+def test_a_deletion_that_needs_a_second_factor_is_refused(s3: Any, bucket: str) -> None:
+    s3.put_object(Bucket=bucket, Key="k", Body=b"x")
+    s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    mfa = "serial 123456"
+    for wanted in ({}, {"VersionId": "null"}):
+        with refused("NotImplemented"):
+            s3.delete_object(Bucket=bucket, Key="k", MFA=mfa, **wanted)
+    with refused("NotImplemented"):
+        s3.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": "k"}]}, MFA=mfa)
+    assert s3.get_object(Bucket=bucket, Key="k")["Body"].read() == b"x"
+
+
 @pytest.mark.parametrize(
     ("header", "value", "code"),
     [

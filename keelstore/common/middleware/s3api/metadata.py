@@ -24,7 +24,7 @@ _CONTENT: Final = (
     ("HTTP_EXPIRES", "Expires"),
     ("HTTP_X_ROBOTS_TAG", "X-Robots-Tag"),
 )
-# What would change where or how an object is kept, and is not there: to take it silently would deceive.
+# What would change where or how an object is kept or deleted, and is not there: to take it silently would deceive.
 _REFUSED: Final = (
     "HTTP_X_AMZ_MFA",
     "HTTP_X_AMZ_WEBSITE_REDIRECT_LOCATION",
@@ -46,12 +46,17 @@ _SHOWN: Final = (
 _RENAMED: Final = (("X-Parts-Count", "x-amz-mp-parts-count"),)
 
 
+def refuse(request: S3Request) -> None:
+    """Raises S3Error for headers of a write or deletion that are not implemented, and must not be passed over."""
+    for key in _REFUSED:
+        if key in request.environ:
+            raise S3Error("NotImplemented", Header=key[5:].replace("_", "-").lower())
+
+
 def from_client(request: S3Request) -> dict[str, str]:
     """What a PUT, or the start of an upload in parts, says of its object, as Swift's headers. Raises S3Error."""
     environ, found = request.environ, {}
-    for key in _REFUSED:
-        if key in environ:
-            raise S3Error("NotImplemented", Header=key[5:].replace("_", "-").lower())
+    refuse(request)
     storage_class = environ.get("HTTP_X_AMZ_STORAGE_CLASS")
     if storage_class and storage_class != "STANDARD":
         raise S3Error("InvalidStorageClass", StorageClassRequested=storage_class)

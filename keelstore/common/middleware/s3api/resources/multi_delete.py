@@ -14,6 +14,7 @@ from keelstore.common.middleware.s3api.checksums import BY_HEADER
 from keelstore.common.middleware.s3api.conditions import DeleteConditions
 from keelstore.common.middleware.s3api.deletion import Deleted, delete_object
 from keelstore.common.middleware.s3api.errors import S3Error
+from keelstore.common.middleware.s3api.metadata import refuse
 from keelstore.common.middleware.s3api.request import S3Request
 from keelstore.common.middleware.s3api.resources.object_lock import bypasses
 from keelstore.common.middleware.s3api.routing import ANYONE, BUCKET, Route
@@ -33,6 +34,7 @@ class Wish:
 
 def delete_objects(request: S3Request) -> Response:
     """A policy may speak of some keys and not of others, so with one the right is asked for key by key."""
+    refuse(request)
     by_key = request.options.s3_acl and policy_access.KEPT in request.bucket_info().sysmeta
     if not by_key:
         _check(request, None, None)

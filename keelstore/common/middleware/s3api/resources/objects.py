@@ -16,7 +16,7 @@ from keelstore.common.middleware.s3api.gathering import gathered
 from keelstore.common.middleware.s3api.guard import guarded
 from keelstore.common.middleware.s3api.history import real_version, written
 from keelstore.common.middleware.s3api.lifecycle import show_expiration, show_new_expiration
-from keelstore.common.middleware.s3api.metadata import from_client, to_client
+from keelstore.common.middleware.s3api.metadata import from_client, refuse, to_client
 from keelstore.common.middleware.s3api.new_acl import object_acl_headers
 from keelstore.common.middleware.s3api.outcome import check
 from keelstore.common.middleware.s3api.reading import head, not_there
@@ -254,6 +254,7 @@ def add_checksum(found: Headers, headers: Headers) -> None:
 
 
 def delete(request: S3Request) -> Response:
+    refuse(request)
     version = version_id_of(request.query.get("versionId"))
     deleted = delete_object(
         request, request.key, version, conditions=DeleteConditions.of(request), bypasses=bypasses(request)
