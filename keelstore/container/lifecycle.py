@@ -257,8 +257,21 @@ class ContainerLifecycle(Daemon):
         return True
 
     def _mark(self, job: Bucket, version: Version, request: S3Request) -> None:
-        """A delete marker in front of the version that is the newest: one, whoever else makes it, too. Raises S3Error."""
-        at_s = marker_s(version.modified_s, time.time(), self.options.lifecycle_day_seconds)
+        """A delete marker before the version that is the current object: one, whoever else makes it, too. Raises S3Error.
+
+        It must be newer than what makes the version the current one, which is newer than the version where a delete marker
+        was taken away.
+        """
+        current = request.swift("HEAD", job.name, version.key, query={"symlink": "get"}, headers={"X-Newest": "true"})
+        current.close()
+        if current.status == 404:
+            return  # another was first
+        if not current.is_success:
+            raise S3Error("ServiceUnavailable", reason=f"head_{current.status}")
+        if (current.headers.get("X-Object-Version-Id") or NULL) != version.version_id:
+            return  # a newer one has come
+        since_s = max(version.modified_s, float(Timestamp(current.headers["X-Timestamp"])))
+        at_s = marker_s(since_s, time.time(), self.options.lifecycle_day_seconds)
         response = request.swift("DELETE", job.name, version.key, headers={"X-Timestamp": Timestamp(at_s).internal})
         response.drain()
         if not response.is_success and response.status not in (404, 409):
@@ -331,10 +344,12 @@ class ContainerLifecycle(Daemon):
         """Delete the parts of an upload that nobody can have begun to complete for ``ENDING_S``."""
         place = own_account.ACCOUNT, ENDING, f"{job.path}/{job.upload_id}"
         try:
-            note = self.client.request("GET", make_path(*place), acceptable=(2, 404))
+            note = self.client.request("GET", make_path(*place), {"X-Newest": "true"}, acceptable=(2, 404))
             body = note.read()
             if note.status == 404:
                 return True  # another has done it
+            if self.world.clock() - float(Timestamp(note.headers["X-Timestamp"])) < ENDING_S:
+                return True  # it has been written once more since the pass was planned
             key = json.loads(body)
             ending, request = upload.Upload(key, job.upload_id, Headers()), self._request(job, key)
             response = request.swift("HEAD", request.segments, ending.marker, headers={"X-Newest": "true"})
@@ -360,8 +375,8 @@ class ContainerLifecycle(Daemon):
 
 
 def marker_s(modified_s: float, now_s: float, day_s: float) -> float:
-    """The time of the delete marker for a version: that of the hour, which all daemons have alike, so that what two of them
-    make is one, and what has come meanwhile is newer. (A day may be short.)
+    """The time of the delete marker for a version that is current since ``modified_s``: that of the hour, which all daemons
+    have alike, so that what two of them make is one, and what has come meanwhile is newer. (A day may be short.)
     """
     window_s = min(WINDOW_S, day_s / 24)
     return max(now_s // window_s * window_s, modified_s + 0.00001)

@@ -129,10 +129,10 @@ def _answer(server: ObjectServer, request: Request, stored: StoredObject) -> Res
     validation = server.validation
     if is_fragment and request.is_true_header(READER_CHECKS):
         validation = NOT_CHECKED
-    elif is_fragment and stored.size <= (CHECKED_FOR_RANGE if has_range else CHECKED_FIRST):
-        stored.check_first(validation)
     elif is_fragment and request.is_true_header(CHECK_FIRST):
         stored.check_first(validation, always=True)
+    elif is_fragment and stored.size <= (CHECKED_FOR_RANGE if has_range else CHECKED_FIRST):
+        stored.check_first(validation)
     if (is_fragment or not has_range) and server.validation.has_passed(stored):
         headers[BODY_CHECKED] = "true"  # the whole file is as it was written
     keeps = _keeps_cache(server, request, stored)

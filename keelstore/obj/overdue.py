@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from keelstore.common.timestamp import Timestamp
 from keelstore.obj.expiry_queue import Delays, Task
 from keelstore.obj.reader import StoredObject
 from keelstore.obj.updates import ContainerUpdater
 
+MAX_TOLD: Final = 100_000  # objects remembered
+
 
 class Overdue:
     """Puts what is due since ``after_s`` seconds, and what its account or container gives beyond that, into the queue once
-    more. The expirer asks the object whether it is so; an entry too many does no harm.
+    more, and again after as long. The expirer asks the object whether it is so; an entry too many does no harm.
     """
 
     def __init__(self, updater: ContainerUpdater, after_s: float, delays: Delays, clock: Callable[[], float],
                  logger: logging.Logger):
         self._updater, self._after_s, self._delays, self._clock, self._log = updater, after_s, delays, clock, logger
+        self._told: dict[str, float] = {}  # hash directory: when it may be told of again
         self.count = 0  # entries made
 
     def see(self, stored: StoredObject) -> None:
@@ -35,6 +39,11 @@ class Overdue:
         account, container, obj = name.lstrip("/").split("/", 2)
         if now < due + self._after_s + self._delays.of(Task("", "", Timestamp(due), account, container, obj, False)):
             return
+        if now < self._told.get(stored.place.directory, 0.0):
+            return
+        if len(self._told) >= MAX_TOLD:
+            self._told.clear()
+        self._told[stored.place.directory] = now + self._after_s
         size = stored.metadata.get("X-Object-Sysmeta-Ec-Content-Length") or stored.metadata["Content-Length"]
         self._updater.queue_again(due, stored.place, (account, container, obj), size, stored.data_timestamp.internal,
                                   Timestamp(now))

@@ -21,7 +21,7 @@ from keelstore.common.codec import Codec, FragmentError, FragmentFacts, codec_fo
 from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.digests import Feed, digests, take_together
 from keelstore.common.errors import BackendError
-from keelstore.common.headers import READER_CHECKS, Headers
+from keelstore.common.headers import CHECK_FIRST, READER_CHECKS, Headers
 from keelstore.common.http import Response
 from keelstore.common.peers import Peers
 from keelstore.common.policy import ErasureCodingPolicy
@@ -46,7 +46,7 @@ from keelstore.obj.ssync.protocol import SsyncError
 
 HASHED_APART: Final = 65536  # bytes of a segment from which on its hashing is worth a native thread
 MADE_WHOLE: Final = 4 << 20  # bytes of a new archive up to which it is made before it is sent,
-MAX_HELD: Final = 32 << 20  # as long as all that wait to be sent have no more than this
+MAX_HELD: Final = 64 << 20  # as long as all that wait to be sent have no more than this
 MAX_KNOWN_BAD: Final = 10_000
 UNBUILDABLE_AFTER_S: Final = 60.0  # an object this young may still be on its way to its devices
 BAD_FOR_S: Final = 10.0  # how long an object is left alone that turned out wrong in mid-stream
@@ -277,7 +277,7 @@ class _Fetch:
         headers = Headers({
             "X-Backend-Storage-Policy-Index": str(self._policy.index), "X-Backend-Replication": "True",
             "X-Backend-Fragment-Preferences": wish(gathering.timestamp, exclude), "User-Agent": rebuilder._agent,
-            READER_CHECKS: str(not self.is_suspicious),
+            CHECK_FIRST if self.is_suspicious else READER_CHECKS: "True",
         })  # fmt: skip
         try:
             response = rebuilder._peers.call(node.replication_address, "GET", f"/{node.device}/{self._part}{self._name}",

@@ -121,6 +121,7 @@ class PolicyOnDevice:
         progress = self._progress
         with self._file.locked():
             state = self._state = self._file.take(self.powers)
+            self._is_unsynced = self._is_cleanup  # a run that was killed may have removed names just before
             state.adopt(partitions(self.path, self._datadir), self._own.step)
             progress.total_parts, progress.parts_done = len(state.done), state.count_done
             self._own.report.tell(self._device, self.policy)

@@ -209,8 +209,8 @@ class ObjectUpdater(Daemon):
                 old = self.backlog.add(pending, target_of(update))
                 if old is not None:
                     older.append((old, pending))
-        if older:
-            self._count("outdated_unlinks", on_disk_thread(device.name, _remove_included, older))
+        for start in range(0, len(older), BATCH):
+            self._count("outdated_unlinks", on_disk_thread(device.name, _remove_included, older[start : start + BATCH]))
         return True
 
     def _load(self, device: str, some: Sequence[Pending]) -> list[tuple[Pending, dict[str, Any]]]:
@@ -533,7 +533,9 @@ def _remove(some: Sequence[Pending]) -> int:
 def _remove_included(pairs: Sequence[tuple[Pending, Pending]]) -> int:
     """Remove each first one of which the second, which is newer, says all."""
     needless = []
-    for (old, older), (_, newer) in zip(_read([old for old, _ in pairs]), _read([new for _, new in pairs]), strict=True):
+    newest = dict(_read(list({new for _, new in pairs})))
+    for (old, older), (_, new) in zip(_read([old for old, _ in pairs]), pairs, strict=True):
+        newer = newest[new]
         if isinstance(older, dict) and isinstance(newer, dict) and includes(newer, older):
             needless.append(old)
     return _remove(needless)

@@ -174,7 +174,7 @@ class _FragmentPut:
 
     def _note_failure(self, slot: _Slot, response: Response) -> None:
         note_failure(self.app, slot.node, "PUT", self.path, response.status, response.headers,
-                     stored_size(self.policy, self.size))
+                     stored_size(self.policy, self.request.content_length))
 
     # -- the body ------------------------------------------------------------------------------------------------------
 

@@ -247,7 +247,8 @@ class _Streaming:
                     app.health.failed(node, f"PUT {self.path}", error)
                     app.repair.ask(index, self.part, self.path)
                     return None
-                note_failure(app, node, "PUT", self.path, response.status, response.headers, self.received)
+                note_failure(app, node, "PUT", self.path, response.status, response.headers,
+                             self.received if self.request.content_length is not None else 0)
                 if response.status >= 500:
                     app.repair.ask(index, self.part, self.path)
                 return Answer(response.status, response.headers, body, node)

@@ -51,7 +51,11 @@ from keelstore.obj.store import ObjectStore
 
 LINES_AT_ONCE = 256  # offers that go out together
 PIECE = 65536
-MADE_AT_ONCE = 8  # bodies that are made for the peer (``Build``), while another is sent
+MADE_AT_ONCE = 8  # bodies that are made for the peer (``Build``), while another is sent,
+# and the size of each and of all of them. A larger one begins when it is its turn: what it is made of comes from servers that
+# give up on a reader that rests.
+MADE_AHEAD = 4 << 20
+ALL_MADE_AHEAD = 16 << 20
 READ_ALL = Validation(100.0, 0.0)  # every body is checked as it is read: what is wrong must not spread
 
 
@@ -191,6 +195,7 @@ class _Ready:
     opened: StoredObject | None
     found: FileSet
     built: Built | None = None
+    ahead: int = 0  # bytes of a body that was made ahead
 
     def close(self) -> None:
         if self.built is not None:
@@ -205,6 +210,7 @@ class _Session:
     def __init__(self, sender: Sender, source: Source, duplex: Duplex, outcome: Outcome, build: Build | None):
         self._sender, self._source, self._duplex, self._outcome, self._build = sender, source, duplex, outcome, build
         self._store, self._log = sender._store, sender._log
+        self._ahead = 0  # bytes of bodies that were made before their turn
 
     # -- lines ---------------------------------------------------------------------------------------------------------
 
@@ -301,7 +307,6 @@ class _Session:
         with contextlib.closing(self._in_turn(wants)) as turns:
             for name_hash, want, ready in turns:
                 try:
-                    self._hear_out()
                     found = self._send(ready, want) if ready is not None else None
                 finally:
                     if ready is not None:
@@ -321,18 +326,24 @@ class _Session:
         """Each object, ready to be sent, for the caller to close. Where bodies are made, the next few are in the making."""
         if self._build is None:
             for name_hash, want in wants.items():
-                yield name_hash, want, self._ready(name_hash, want)
+                self._hear_out()
+                yield name_hash, want, self._ready(name_hash)
             return
         todo = iter(wants.items())
         tasks: deque[tuple[str, Want, Task]] = deque()
         try:
             while True:
                 for name_hash, want in islice(todo, MADE_AT_ONCE - len(tasks)):
-                    tasks.append((name_hash, want, concurrency.spawn(self._ready, name_hash, want)))
+                    tasks.append((name_hash, want, concurrency.spawn(self._made_ahead, name_hash, want)))
                 if not tasks:
                     return
+                self._hear_out()
                 name_hash, want, task = tasks.popleft()
-                yield name_hash, want, task.wait()
+                ready = task.wait()
+                if ready is not None:
+                    self._ahead -= ready.ahead
+                    ready = self._made(ready, want)
+                yield name_hash, want, ready
         finally:
             for _, _, task in tasks:
                 with contextlib.suppress(Exception):
@@ -340,8 +351,8 @@ class _Session:
                     if ready is not None:
                         ready.close()
 
-    def _ready(self, name_hash: str, want: Want) -> _Ready | None:
-        """One object, opened, and its body made if it is to be; None when there is nothing to be sent any more."""
+    def _ready(self, name_hash: str) -> _Ready | None:
+        """One object, opened; None when there is nothing to be sent any more."""
         source = self._source
         place = self._store.place_of_hash(source.device, source.device_path, source.policy, str(source.partition), name_hash)
         try:
@@ -349,16 +360,36 @@ class _Session:
         except (StorageError, OSError, BadRecord) as error:
             self._log.warning("ssync: %s is skipped: %s", place.directory, error or type(error).__name__)
             return None
-        ready = _Ready(place, opened, found)
-        if opened is not None and want.data and self._build is not None:
-            try:
-                ready.built = self._build(opened)
-            finally:
-                if ready.built is None:
-                    ready.close()
+        return _Ready(place, opened, found)
+
+    def _made_ahead(self, name_hash: str, want: Want) -> _Ready | None:
+        """As :meth:`_ready`, and its body made if it may be by now."""
+        ready = self._ready(name_hash)
+        if ready is None or ready.opened is None:
+            return ready
+        size = ready.opened.size
+        if not want.data or size > MADE_AHEAD or self._ahead + size > ALL_MADE_AHEAD:
+            return ready
+        ready.ahead = size
+        self._ahead += size
+        made = None
+        try:
+            made = self._made(ready, want)
+        finally:
+            if made is None:
+                self._ahead -= size
+        return made
+
+    def _made(self, ready: _Ready, want: Want) -> _Ready | None:
+        """With its body, where it is to have one that is made; None, and closed, where that cannot be."""
+        if ready.opened is None or ready.built is not None or not want.data or self._build is None:
+            return ready
+        try:
+            ready.built = self._build(ready.opened)
+        finally:
             if ready.built is None:
-                return None
-        return ready
+                ready.close()
+        return ready if ready.built is not None else None
 
     def _send(self, ready: _Ready, want: Want) -> FileSet | None:
         """What of it was sent. Raises what breaks the session."""

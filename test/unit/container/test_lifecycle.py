@@ -68,6 +68,11 @@ class Lifecycle:
         found = self.client.request("GET", f"/v1/{ACCOUNT}/{BUCKET}", params={"versions": "", "format": "json"})
         return [(entry["name"], "deleted" in entry["content_type"]) for entry in json.loads(found.read())]
 
+    def ids(self) -> list[tuple[str, bool]]:
+        """Of all versions, newest first, and which is the latest."""
+        found = self.client.request("GET", f"/v1/{ACCOUNT}/{BUCKET}", params={"versions": "", "format": "json"})
+        return [(entry["version_id"], entry["is_latest"]) for entry in json.loads(found.read())]
+
     def after(self, days: float) -> dict[str, int]:
         """What the daemon has done so much later."""
         self.daemons.clock.ahead_s = days * DAY_S
@@ -266,7 +271,23 @@ def test_a_marker_hides_nothing_that_came_after_the_look(lifecycle: Lifecycle, m
     monkeypatch.setattr(lifecycle_module, "WINDOW_S", 1e9)
     lifecycle.after(3)
     assert lifecycle.client.get_object(ACCOUNT, BUCKET, "k").read() == b"new"
-    assert lifecycle.listed() == [("k", False), ("k", True), ("k", False)]
+    assert lifecycle.listed() == [("k", False), ("k", False)]
+
+
+def test_what_was_brought_back_ends_again(lifecycle: Lifecycle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its version is older than the time at which it became the current object once more."""
+    monkeypatch.setattr(lifecycle_module, "WINDOW_S", 1e9)
+    lifecycle.versions()
+    lifecycle.put("k", b"old")
+    lifecycle.rules(rule(days=1))
+    lifecycle.after(3)
+    (marker, _), (version, _) = lifecycle.ids()
+    lifecycle.client.request("DELETE", f"/v1/{ACCOUNT}/{BUCKET}/k", params={"version-id": marker}).drain()
+    lifecycle.client.request("PUT", f"/v1/{ACCOUNT}/{BUCKET}/k", params={"version-id": version}).drain()
+    assert lifecycle.client.get_object(ACCOUNT, BUCKET, "k").read() == b"old"
+    assert lifecycle.after(4) == {"expired": 1}
+    assert lifecycle.client.get_object(ACCOUNT, BUCKET, "k", acceptable=(404,)).status == 404
+    assert [is_latest for _, is_latest in lifecycle.ids()] == [True, False]
 
 
 @pytest.mark.parametrize(("modified", "now", "day", "expected"), [
@@ -307,6 +328,21 @@ def large(lifecycle: Lifecycle) -> None:
     manifest = json.dumps([{"path": f"/{BUCKET}+segments/k/{UPLOAD_ID}/1"}]).encode()
     lifecycle.client.request("PUT", f"/v1/{ACCOUNT}/{BUCKET}/k", {"X-Object-Sysmeta-S3api-Upload-Id": UPLOAD_ID}, body=manifest,
                              params={"multipart-manifest": "put"}).drain()
+
+
+def test_the_parts_of_an_upload_wait_from_the_newest_note_on(lifecycle: Lifecycle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another daemon has only now got as far as taking away the marker, and has noted the upload anew."""
+    segments = f"{BUCKET}+segments"
+    lifecycle.client.create_container(ACCOUNT, segments)
+    for name, kind in ((f"k/{UPLOAD_ID}", "application/directory"), (f"k/{UPLOAD_ID}/1", "text/plain")):
+        lifecycle.client.put_object(b"part", ACCOUNT, segments, name, {"Content-Type": kind})
+    lifecycle.rules(rule(abort_days=2))
+    assert lifecycle.after(4) == {"uploads": 1}
+    planned = lifecycle_module.Ending(ACCOUNT, BUCKET, UPLOAD_ID, 0.0)
+    lifecycle.daemons.clock.ahead_s = 0
+    assert lifecycle.daemon._end(planned)
+    assert lifecycle.names(segments) == [f"k/{UPLOAD_ID}/1"]
+    assert lifecycle.after(5) == {} and lifecycle.names(segments) == []
 
 
 @pytest.mark.parametrize("is_overtaken", [False, True])

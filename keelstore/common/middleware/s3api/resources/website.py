@@ -44,15 +44,15 @@ def put_website(request: S3Request) -> Response:
     if index is None:
         raise S3Error("MalformedXML")
     change_bucket(request, {
-        INDEX: _name(index.value("Suffix"), "IndexDocument Suffix"),
+        INDEX: _name(index.value("Suffix"), "IndexDocument Suffix", has_slash=False),
         ERROR: _name(error.value("Key"), "ErrorDocument Key") if error is not None else "",
     })  # fmt: skip
     return Response(200, body=b"")
 
 
-def _name(text: str | None, what: str) -> str:
+def _name(text: str | None, what: str, has_slash: bool = True) -> str:
     """As a header has it. Raises S3Error for what is no name of a page."""
-    if not text or "/" in text or not text.isprintable():
+    if not text or text != text.strip() or not text.isprintable() or (not has_slash and "/" in text):
         raise S3Error("InvalidArgument", f"The {what} is not well formed", ArgumentName=what, ArgumentValue=text or "")
     return text_to_wire(text)
 
