@@ -9,13 +9,18 @@ from dataclasses import dataclass
 
 
 def cpu_s(pids: Iterable[int]) -> float:
-    """CPU seconds that the threads of these processes have used; to the nanosecond, where ``/proc/PID/stat`` counts ticks."""
-    total = 0
-    for pid in pids:
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{task}/schedstat", encoding="ascii") as file:
-                total += int(file.read().split()[0])
-    return total / 1e9
+    """CPU seconds that the threads of these processes have used: to the nanosecond, or in ticks of a kernel without schedstat."""
+    return sum(_of_task(f"/proc/{pid}/task/{task}") for pid in pids for task in os.listdir(f"/proc/{pid}/task"))
+
+
+def _of_task(path: str) -> float:
+    try:
+        with open(f"{path}/schedstat", encoding="ascii") as file:
+            return int(file.read().split()[0]) / 1e9
+    except FileNotFoundError:
+        with open(f"{path}/stat", encoding="utf-8") as file:
+            fields = file.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)

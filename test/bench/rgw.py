@@ -151,7 +151,7 @@ def rgw(base: Path) -> Iterator[Side]:
         second = timed_start(cluster.start, target)
         notes = ["a monitor, three OSDs on bluestore, one radosgw; no manager daemon; three copies"]
         yield Side(target, cluster.pids, f"RGW {version()}", notes, None, second, idle)
-    except AssertionError as error:
+    except (AssertionError, subprocess.SubprocessError) as error:
         raise Unusable(f"RGW: {error}") from error
     finally:
         cluster.stop()

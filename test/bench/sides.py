@@ -10,6 +10,7 @@ from __future__ import annotations
 import http.client
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
@@ -191,9 +192,9 @@ class Reference:
 
     def stop(self) -> None:
         if self.running is not None and self.running.poll() is None:  # it must not start more while what it has started is stopped
-            self.running.kill()
+            os.killpg(self.running.pid, signal.SIGKILL)  # its own session: what it is running goes, too
             self.running.wait()
-        with suppress(Unusable):
+        with suppress(Unusable, subprocess.SubprocessError):
             self.run("down")
 
     def pids(self) -> list[int]:

@@ -9,7 +9,7 @@ Measured when the bounds were set: least, median and most of 29 runs on two core
 
     PUT 2.25, 3.20, 3.93    GET 3.59, 3.88, 4.60    HEAD 3.26, 3.52, 3.84    listing 4.99, 5.83, 6.42    DELETE 1.89, 2.81, 3.11
 
-A bound is 1.5 times the median: a doubling is beyond it, and the most that was seen is well within it.
+A bound is 1.9 times the median: what has doubled is beyond it, and what another machine makes of the ratio should be within it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from test.support.client import Account, Endpoint
 from test.support.store import running
 
 # operation: its bound, how many batches of how many requests
-BOUNDS = {"PUT": (4.6, 6, 8), "GET": (5.8, 12, 12), "HEAD": (5.3, 12, 12), "listing": (8.9, 12, 8), "DELETE": (4.0, 6, 8)}
+BOUNDS = {"PUT": (6.1, 6, 8), "GET": (7.4, 12, 12), "HEAD": (6.7, 12, 12), "listing": (11.1, 12, 8), "DELETE": (5.3, 6, 8)}
 STATUSES = {"PUT": 201, "DELETE": 204}
 OBJECTS = 56  # no fewer than the PUTs of a measurement, the first batch included
 WRITERS = 8

@@ -25,7 +25,7 @@ __all__ = ["source"]
 @pytest.fixture
 def rclone(s3_keys: Keys, tmp_path: Path) -> Program:
     """With a remote ``ks:``, as ``up`` says: provider, endpoint and keys, and nothing else."""
-    env = {"RCLONE_CONFIG": os.devnull, "RCLONE_CONFIG_KS_TYPE": "s3", "RCLONE_CONFIG_KS_PROVIDER": "Other", "RCLONE_CONFIG_KS_ENDPOINT": s3_keys.endpoint,
+    env = {"TZ": "UTC", "RCLONE_CONFIG": os.devnull, "RCLONE_CONFIG_KS_TYPE": "s3", "RCLONE_CONFIG_KS_PROVIDER": "Other", "RCLONE_CONFIG_KS_ENDPOINT": s3_keys.endpoint,
            "RCLONE_CONFIG_KS_ACCESS_KEY_ID": s3_keys.user, "RCLONE_CONFIG_KS_SECRET_ACCESS_KEY": s3_keys.key}
     return lambda *arguments, **how: run(["rclone", *arguments], tmp_path, env, **how)
 

@@ -119,7 +119,7 @@ def test_case_C34_buckets_in_host_names(hosts: Store, monkeypatch: pytest.Monkey
         return resolve("127.0.0.1" if name is not None and f".{name}".endswith(".s3.test") else name, *arguments, **more)
 
     monkeypatch.setattr(socket, "getaddrinfo", loopback)
-    s3 = client(Endpoint("s3.test", hosts.port), config=Config(s3={"addressing_style": "virtual"}))
+    s3 = client(Endpoint("s3.test", hosts.port), config=Config(s3={"addressing_style": "virtual"}, proxies={}))
     bucket, asked = unique("vhost"), list[str]()
     s3.meta.events.register("before-send.s3", lambda request, **_: asked.append(request.url))
     s3.create_bucket(Bucket=bucket)

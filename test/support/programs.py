@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-TIME_LIMIT_S = 120
+TIME_LIMIT_S = 600  # against a hang; a busy machine may be slow
 
 
 def run(arguments: Sequence[str | Path], home: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None,
