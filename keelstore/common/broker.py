@@ -469,8 +469,7 @@ class Broker(Steps):
                 if os.path.exists(path):
                     raise AlreadyExists(path)
                 fs.rename_durably(temporary, path)
-            for directory in made:
-                fs.sync_directory(directory)
+            fs.sync_above(self.directory, made)
         except sqlite3.Error as error:
             if "full" in str(error):
                 raise DeviceFull(f"{path}: {error}") from None

@@ -173,8 +173,7 @@ class Receiver:
                 if os.path.exists(target):
                     raise DatabaseNotFound(target)
                 fs.rename_durably(arrived, target)
-        for directory in made:
-            fs.sync_directory(directory)
+        fs.sync_above(broker.directory, made)
 
     def _merge_into(self, connection: Connection, arrived: str, target: str, local_id: str) -> None:
         """Runs inside the transaction on our file, so that nothing is added to it before it is replaced."""

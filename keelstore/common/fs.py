@@ -5,12 +5,13 @@ or stop at each one in turn.
 
 The durable order, and what a crash between any two lines leaves behind:
 
-1. ``make_directories``: empty directories. The next write uses them; a replicator removes them.
+1. ``make_directories``: empty directories. The next write uses them, and syncs them as its own (``sync_above``), as the write
+   that made them may not have come to that, or never will; a replicator removes them.
 2. ``create_file``: a file without a name (O_TMPFILE), which the kernel frees; in the fallback a file in the device's ``tmp``.
 3. write, ``set_xattr``, ``sync_file``: as 2. From here on content and attributes are on disk, still without a name.
-4. ``link_durably``: links, then syncs the directory that got the name and every directory that got a new entry in step 1,
-   innermost first. A crash before these syncs leaves either nothing or the whole file, never a torn one: the name can only
-   reach the disk after the content did.
+4. ``link_durably``: links, then syncs the directory that got the name and every directory above that got a new entry and was
+   not synced since, innermost first. A crash before these syncs leaves either nothing or the whole file, never a torn one: the
+   name can only reach the disk after the content did.
 5. Only then is the caller told, and older files may be unlinked; a crash before that leaves old and new side by side, and the
    rules of ``obj/fileset.py`` pick the new one.
 
@@ -24,6 +25,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import itertools
 import os
 import random
 import re
@@ -207,9 +209,18 @@ def translated(error: OSError) -> Exception:
     return DeviceFull(error.strerror or "") if error.errno in _FULL else error
 
 
+_MAX_UNSYNCED = 100_000
+_LEVELS = 6  # of directories below a device, and more
+# Directories that this process has made, whose name may not be on disk yet; a number for each time. Of what other processes
+# have made nothing is known here: there we trust that a journal writes what came before a synced file with it.
+_unsynced: dict[str, int] = {}
+_numbers = itertools.count(1)
+
+
 def make_directories(path: str, device_path: str) -> tuple[str, ...]:
     """Create ``path`` with its parents. Gives the directories that got a new entry, innermost first, for the caller
-    to sync (:func:`link_durably` does); nothing when ``path`` was there. Raises NotADirectoryError, DeviceFull.
+    to sync (:func:`sync_above`, which :func:`link_durably` calls); nothing when ``path`` was there. Raises
+    NotADirectoryError, DeviceFull.
 
     ``device_path``: the device that it is on, which is never made: one that went away must not come back as a directory
     of the disk below. Raises DeviceUnavailable.
@@ -218,17 +229,52 @@ def make_directories(path: str, device_path: str) -> tuple[str, ...]:
         if os.path.isdir(path):
             return ()
         raise DeviceUnavailable(os.path.basename(path))
+    before, number = _unsynced.get(path), next(_numbers)
+    _unsynced[path] = number  # first: nobody must find it there and take it for synced
     try:
         os.mkdir(path, 0o755)
+        if len(_unsynced) > _MAX_UNSYNCED:
+            _unsynced.clear()
+            _unsynced[path] = number
         return (os.path.dirname(path),)
     except FileExistsError:
+        _forget(path, number, before)
         return ()
     except FileNotFoundError:
-        pass
+        _forget(path, number, before)
     except OSError as error:
+        _forget(path, number, before)
         raise translated(error) from None
     above = make_directories(os.path.dirname(path), device_path)
     return make_directories(path, device_path) + above
+
+
+def _forget(path: str, number: int, before: int | None = None) -> None:
+    """The note of a directory is to be as it was, unless another has noted it since."""
+    if _unsynced.get(path) == number:
+        if before is not None:
+            _unsynced[path] = before
+        else:
+            _unsynced.pop(path, None)
+
+
+def sync_above(directory: str, made: Iterable[str] = ()) -> None:
+    """Have the name of ``directory``, and those of the directories that it is in, on disk. ``made``: what
+    :func:`make_directories` gave. What was made before, by a write that did not come to its end, is not on disk for that; nor
+    what is being made beside us.
+    """
+    to_do, seen, path = list(dict.fromkeys(made)), [], directory
+    for _ in range(_LEVELS):
+        number, above = _unsynced.get(path), os.path.dirname(path)
+        if number is not None:
+            seen.append((path, number))
+            if above not in to_do:
+                to_do.append(above)
+        path = above
+    for path in to_do:
+        sync_directory(path)
+    for path, number in seen:
+        _forget(path, number)
 
 
 class NewFile:
@@ -343,8 +389,7 @@ def link_durably(
             _sync(fd)
         finally:
             os.close(fd)
-        for path in made:
-            sync_directory(path)
+        sync_above(directory, made)
     except OSError as error:
         raise translated(error) from None
 
@@ -399,8 +444,7 @@ def link_existing(source: str, target: str, device_path: str) -> None:
     made = _link_again(source, target, device_path)
     if made is not None:
         sync_directory(os.path.dirname(target))
-        for path in made:
-            sync_directory(path)
+        sync_above(os.path.dirname(target), made)
 
 
 def link_existing_unsynced(source: str, target: str, device_path: str) -> bool:
@@ -502,8 +546,11 @@ def remove_file(path: str) -> bool:
 
 def remove_directory(path: str) -> bool:
     """Remove an empty directory; True when it is gone, False when it holds something."""
+    number = _unsynced.get(path)
     try:
         os.rmdir(path)
+        if number is not None:
+            _forget(path, number)
     except FileNotFoundError:
         return True
     except OSError as error:

@@ -212,6 +212,77 @@ def test_file_system_without_unnamed_files_is_remembered(tmp_path, monkeypatch):
     assert len(calls) == 1 and os.listdir(tmp_path) == []
 
 
+def written(directory, device, name="f"):
+    """The directories that were synced for a file in ``directory``, each once."""
+    made = fs.make_directories(directory, device)
+    new = fs.create_file(directory, f"{device}/tmp", device)
+    fs.write_all(new.fd, b"x")
+    fs.sync_file(new.fd)
+    fs.link_durably(new, f"{directory}/{name}", made)
+
+
+@pytest.fixture
+def synced(monkeypatch):
+    """Directories above that of a file that are synced."""
+    found, sync = [], fs.sync_directory
+    monkeypatch.setattr(fs, "sync_directory", lambda path: (found.append(path), sync(path)))
+    return found
+
+
+def test_directories_of_a_write_that_gave_up_are_synced_by_the_next(tmp_path, synced):
+    """Seed 1703 of the simulation: else a power failure takes the name of the second's directory, and what is in it."""
+    device = str(tmp_path)
+    directory = f"{device}/objects/1/abc/hash"
+    fs.make_directories(directory, device)
+    fs.remove_directory(directory)
+    written(directory, device)
+    assert synced == [f"{device}/objects/1/abc", f"{device}/objects/1", f"{device}/objects", device]
+    del synced[:]
+    written(directory, device, "g")
+    written(f"{device}/objects/1/abc/other", device)
+    assert synced == [f"{device}/objects/1/abc"]
+    assert not [path for path in fs._unsynced if path.startswith(device)]
+
+
+def test_directories_of_a_write_that_is_under_way_are_synced_by_others(tmp_path, synced):
+    device = str(tmp_path)
+    first, second = f"{device}/objects/1/abc/first", f"{device}/objects/1/abc/second"
+    made = fs.make_directories(first, device)
+    written(second, device)
+    assert synced == [f"{device}/objects/1/abc", f"{device}/objects/1", f"{device}/objects", device]
+    del synced[:]
+    written(first, device)
+    assert synced == [f"{device}/objects/1/abc"]
+    fs.sync_above(first, made)
+    assert synced[1:] == list(made)
+
+
+def test_a_directory_that_is_made_while_the_one_above_is_synced_stays_noted(tmp_path, monkeypatch):
+    device, sync = str(tmp_path), fs.sync_directory
+    directory = f"{device}/a"
+
+    def slow(path):
+        sync(path)
+        os.rmdir(directory)
+        fs.make_directories(directory, device)
+
+    fs.make_directories(directory, device)
+    monkeypatch.setattr(fs, "sync_directory", slow)
+    fs.sync_above(directory)
+    assert directory in fs._unsynced
+    monkeypatch.setattr(fs, "sync_directory", sync)
+    fs.sync_above(directory)
+    assert directory not in fs._unsynced
+
+
+def test_what_is_noted_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(fs, "_MAX_UNSYNCED", 10)
+    monkeypatch.setattr(fs, "_unsynced", {})
+    for number in range(100):
+        fs.make_directories(f"{tmp_path}/{number}", str(tmp_path))
+    assert len(fs._unsynced) <= 10
+
+
 def test_directory_that_vanished_is_reported(tmp_path):
     directory = tmp_path / "h"
     directory.mkdir()
