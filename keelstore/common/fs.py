@@ -10,8 +10,8 @@ The durable order, and what a crash between any two lines leaves behind:
 2. ``create_file``: a file without a name (O_TMPFILE), which the kernel frees; in the fallback a file in the device's ``tmp``.
 3. write, ``set_xattr``, ``sync_file``: as 2. From here on content and attributes are on disk, still without a name.
 4. ``link_durably``: links, then syncs the directory that got the name and every directory above that got a new entry and was
-   not synced since, innermost first. A crash before these syncs leaves either nothing or the whole file, never a torn one: the
-   name can only reach the disk after the content did.
+   not synced since, innermost first. A crash before these syncs leaves either nothing or the whole file, never a torn one:
+   the name can only reach the disk after the content did.
 5. Only then is the caller told, and older files may be unlinked; a crash before that leaves old and new side by side, and the
    rules of ``obj/fileset.py`` pick the new one.
 
