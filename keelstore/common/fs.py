@@ -25,7 +25,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
-import itertools
 import os
 import random
 import re
@@ -37,6 +36,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
+from keelstore.common import unsynced
 from keelstore.common.errors import DeviceFull, DeviceUnavailable, LockTimeout, XattrNotSupported
 
 MAX_NAME = 255  # bytes of one path component
@@ -209,14 +209,6 @@ def translated(error: OSError) -> Exception:
     return DeviceFull(error.strerror or "") if error.errno in _FULL else error
 
 
-_MAX_UNSYNCED = 100_000
-_LEVELS = 6  # of directories below a device, and more
-# Directories that this process has made, whose name may not be on disk yet; a number for each time. Of what other processes
-# have made nothing is known here: there we trust that a journal writes what came before a synced file with it.
-_unsynced: dict[str, int] = {}
-_numbers = itertools.count(1)
-
-
 def make_directories(path: str, device_path: str) -> tuple[str, ...]:
     """Create ``path`` with its parents. Gives the directories that got a new entry, innermost first, for the caller
     to sync (:func:`sync_above`, which :func:`link_durably` calls); nothing when ``path`` was there. Raises
@@ -229,33 +221,20 @@ def make_directories(path: str, device_path: str) -> tuple[str, ...]:
         if os.path.isdir(path):
             return ()
         raise DeviceUnavailable(os.path.basename(path))
-    before, number = _unsynced.get(path), next(_numbers)
-    _unsynced[path] = number  # first: nobody must find it there and take it for synced
+    number, before = unsynced.note(path)
     try:
         os.mkdir(path, 0o755)
-        if len(_unsynced) > _MAX_UNSYNCED:
-            _unsynced.clear()
-            _unsynced[path] = number
         return (os.path.dirname(path),)
     except FileExistsError:
-        _forget(path, number, before)
+        unsynced.forget(path, number, before)
         return ()
     except FileNotFoundError:
-        _forget(path, number, before)
+        unsynced.forget(path, number, before)
     except OSError as error:
-        _forget(path, number, before)
+        unsynced.forget(path, number, before)
         raise translated(error) from None
     above = make_directories(os.path.dirname(path), device_path)
     return make_directories(path, device_path) + above
-
-
-def _forget(path: str, number: int, before: int | None = None) -> None:
-    """The note of a directory is to be as it was, unless another has noted it since."""
-    if _unsynced.get(path) == number:
-        if before is not None:
-            _unsynced[path] = before
-        else:
-            _unsynced.pop(path, None)
 
 
 def sync_above(directory: str, made: Iterable[str] = ()) -> None:
@@ -263,18 +242,11 @@ def sync_above(directory: str, made: Iterable[str] = ()) -> None:
     :func:`make_directories` gave. What was made before, by a write that did not come to its end, is not on disk for that; nor
     what is being made beside us.
     """
-    to_do, seen, path = list(dict.fromkeys(made)), [], directory
-    for _ in range(_LEVELS):
-        number, above = _unsynced.get(path), os.path.dirname(path)
-        if number is not None:
-            seen.append((path, number))
-            if above not in to_do:
-                to_do.append(above)
-        path = above
-    for path in to_do:
+    noted = unsynced.at_or_above(directory)
+    for path in dict.fromkeys([*made, *(os.path.dirname(path) for path, _ in noted)]):
         sync_directory(path)
-    for path, number in seen:
-        _forget(path, number)
+    for path, number in noted:
+        unsynced.forget(path, number)
 
 
 class NewFile:
@@ -546,11 +518,11 @@ def remove_file(path: str) -> bool:
 
 def remove_directory(path: str) -> bool:
     """Remove an empty directory; True when it is gone, False when it holds something."""
-    number = _unsynced.get(path)
+    number = unsynced.number_of(path)
     try:
         os.rmdir(path)
         if number is not None:
-            _forget(path, number)
+            unsynced.forget(path, number)
     except FileNotFoundError:
         return True
     except OSError as error:

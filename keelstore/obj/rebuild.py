@@ -43,9 +43,10 @@ from keelstore.obj.rebuild_choice import (
 )
 from keelstore.obj.shared_digests import SharedDigests
 from keelstore.obj.ssync.protocol import SsyncError
+from keelstore.obj.ssync.sender import MADE_AHEAD
 
 HASHED_APART: Final = 65536  # bytes of a segment from which on its hashing is worth a native thread
-MADE_WHOLE: Final = 4 << 20  # bytes of a new archive up to which it is made before it is sent,
+MADE_WHOLE: Final = MADE_AHEAD  # bytes of a new archive up to which it is made before it is sent,
 MAX_HELD: Final = 64 << 20  # as long as all that wait to be sent have no more than this
 MAX_KNOWN_BAD: Final = 10_000
 UNBUILDABLE_AFTER_S: Final = 60.0  # an object this young may still be on its way to its devices

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from keelstore.common import concurrency, fs
+from keelstore.common import concurrency, fs, unsynced
 from keelstore.common.errors import DeviceFull, DeviceUnavailable, LockTimeout, XattrNotSupported
 from test.support.faulty_os import Crash, FaultyOs
 
@@ -241,7 +241,7 @@ def test_directories_of_a_write_that_gave_up_are_synced_by_the_next(tmp_path, sy
     written(directory, device, "g")
     written(f"{device}/objects/1/abc/other", device)
     assert synced == [f"{device}/objects/1/abc"]
-    assert not [path for path in fs._unsynced if path.startswith(device)]
+    assert not [path for path in unsynced._noted if path.startswith(device)]
 
 
 def test_directories_of_a_write_that_is_under_way_are_synced_by_others(tmp_path, synced):
@@ -269,18 +269,18 @@ def test_a_directory_that_is_made_while_the_one_above_is_synced_stays_noted(tmp_
     fs.make_directories(directory, device)
     monkeypatch.setattr(fs, "sync_directory", slow)
     fs.sync_above(directory)
-    assert directory in fs._unsynced
+    assert directory in unsynced._noted
     monkeypatch.setattr(fs, "sync_directory", sync)
     fs.sync_above(directory)
-    assert directory not in fs._unsynced
+    assert directory not in unsynced._noted
 
 
 def test_what_is_noted_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(fs, "_MAX_UNSYNCED", 10)
-    monkeypatch.setattr(fs, "_unsynced", {})
+    monkeypatch.setattr(unsynced, "MAX_NOTED", 10)
+    monkeypatch.setattr(unsynced, "_noted", {})
     for number in range(100):
         fs.make_directories(f"{tmp_path}/{number}", str(tmp_path))
-    assert len(fs._unsynced) <= 10
+    assert len(unsynced._noted) <= 10
 
 
 def test_directory_that_vanished_is_reported(tmp_path):

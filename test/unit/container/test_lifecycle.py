@@ -73,6 +73,15 @@ class Lifecycle:
         found = self.client.request("GET", f"/v1/{ACCOUNT}/{BUCKET}", params={"versions": "", "format": "json"})
         return [(entry["version_id"], entry["is_latest"]) for entry in json.loads(found.read())]
 
+    def begin_upload(self) -> str:
+        """An upload of one part that nobody completes, and the rule that ends it after two days; the container of its parts."""
+        segments = f"{BUCKET}+segments"
+        self.client.create_container(ACCOUNT, segments)
+        for name, kind in ((f"k/{UPLOAD_ID}", "application/directory"), (f"k/{UPLOAD_ID}/1", "text/plain")):
+            self.client.put_object(b"part", ACCOUNT, segments, name, {"Content-Type": kind})
+        self.rules(rule(abort_days=2))
+        return segments
+
     def after(self, days: float) -> dict[str, int]:
         """What the daemon has done so much later."""
         self.daemons.clock.ahead_s = days * DAY_S
@@ -313,11 +322,7 @@ def test_two_daemons_at_once_end_plain_objects_and_uploads(lifecycle: Lifecycle)
 
 def test_parts_of_an_upload_that_was_completed_after_all_stay(lifecycle: Lifecycle) -> None:
     """A proxy of another machine had found the marker before the daemon took it away."""
-    segments = f"{BUCKET}+segments"
-    lifecycle.client.create_container(ACCOUNT, segments)
-    for name, kind in ((f"k/{UPLOAD_ID}", "application/directory"), (f"k/{UPLOAD_ID}/1", "text/plain")):
-        lifecycle.client.put_object(b"part", ACCOUNT, segments, name, {"Content-Type": kind})
-    lifecycle.rules(rule(abort_days=2))
+    lifecycle.begin_upload()
     assert lifecycle.after(4) == {"uploads": 1}
     large(lifecycle)
     assert lifecycle.after(5) == {}
@@ -332,11 +337,7 @@ def large(lifecycle: Lifecycle) -> None:
 
 def test_the_parts_of_an_upload_wait_from_the_newest_note_on(lifecycle: Lifecycle, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another daemon has only now got as far as taking away the marker, and has noted the upload anew."""
-    segments = f"{BUCKET}+segments"
-    lifecycle.client.create_container(ACCOUNT, segments)
-    for name, kind in ((f"k/{UPLOAD_ID}", "application/directory"), (f"k/{UPLOAD_ID}/1", "text/plain")):
-        lifecycle.client.put_object(b"part", ACCOUNT, segments, name, {"Content-Type": kind})
-    lifecycle.rules(rule(abort_days=2))
+    segments = lifecycle.begin_upload()
     assert lifecycle.after(4) == {"uploads": 1}
     planned = lifecycle_module.Ending(ACCOUNT, BUCKET, UPLOAD_ID, 0.0)
     lifecycle.daemons.clock.ahead_s = 0
