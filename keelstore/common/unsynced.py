@@ -1,8 +1,8 @@
 """Which directories this process has made whose name may not be on disk yet. Pure bookkeeping; ``fs`` makes and syncs them.
 
 Whoever makes a directory syncs the one above with what it writes. It may not come to that, or not before another writes
-there, who finds the directory and must not take it for safe. Of what other processes have made nothing is known here: there we
-trust that a journal writes what came before a synced file with it.
+there, who finds the directory and must not take it for safe. Of what other processes have made nothing is known here: there
+we trust that a journal writes what came before a synced file with it.
 """
 
 from __future__ import annotations
