@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from test.support.client import Account, Endpoint, unique
-from test.support.s3 import remove_bucket
+from test.support.s3 import client, remove_bucket
 from test.support.s3_clients import Keys
 from test.support.store import Store
 
@@ -70,6 +71,18 @@ def s3_keys(request: pytest.FixtureRequest) -> Keys:
         return Keys.of_tester(Endpoint.of(FOREIGN))
     found: Store = request.getfixturevalue("cluster")
     return Keys.of_status(found.status())
+
+
+@pytest.fixture(scope="module")
+def endpoint(cluster: Store) -> Endpoint:
+    """The proxy of the one node, for tests of S3."""
+    return cluster.endpoint
+
+
+@pytest.fixture(scope="module")
+def s3(endpoint: Endpoint) -> Any:
+    """boto3's client, as test:tester."""
+    return client(endpoint)
 
 
 @pytest.fixture

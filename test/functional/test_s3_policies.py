@@ -17,16 +17,6 @@ from test.support.store import Store
 
 
 @pytest.fixture(scope="module")
-def endpoint(cluster: Store) -> Endpoint:
-    return cluster.endpoint
-
-
-@pytest.fixture(scope="module")
-def s3(endpoint: Endpoint) -> Any:
-    return client(endpoint)
-
-
-@pytest.fixture(scope="module")
 def s3_other(endpoint: Endpoint) -> Any:
     return client(endpoint, OTHER)
 

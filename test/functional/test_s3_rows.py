@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from test.support.client import Account, Endpoint, unique
-from test.support.s3 import TESTER, client, refused, remove_bucket, signed
+from test.support.s3 import TESTER, refused, remove_bucket, signed
 from test.support.store import Store
 from test.support.waiting import until
 
@@ -22,19 +22,9 @@ NOBODY = ("test:tester", "not the secret")
 
 
 @pytest.fixture(scope="module")
-def endpoint(cluster: Store) -> Endpoint:
-    return cluster.endpoint
-
-
-@pytest.fixture(scope="module")
 def swift(cluster: Store) -> Account:
     """The account of the buckets."""
     return cluster.login()
-
-
-@pytest.fixture(scope="module")
-def s3(endpoint: Endpoint) -> Any:
-    return client(endpoint)
 
 
 @pytest.fixture

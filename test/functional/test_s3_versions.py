@@ -17,16 +17,6 @@ from test.support.s3 import OTHER, TESTER, client, refused, remove_bucket, signe
 from test.support.store import Store
 
 
-@pytest.fixture(scope="module")
-def endpoint(cluster: Store) -> Endpoint:
-    return cluster.endpoint
-
-
-@pytest.fixture(scope="module")
-def s3(endpoint: Endpoint) -> Any:
-    return client(endpoint)
-
-
 @pytest.fixture
 def bucket(s3: Any) -> Iterator[str]:
     name = unique("versions")

@@ -8,20 +8,10 @@ from typing import Any
 import pytest
 
 from test.support.client import Account, Endpoint, unique
-from test.support.s3 import TESTER, client, refused, remove_bucket, signed
+from test.support.s3 import TESTER, refused, remove_bucket, signed
 from test.support.store import Store
 
 NAME = "website-é"
-
-
-@pytest.fixture(scope="module")
-def endpoint(cluster: Store) -> Endpoint:
-    return cluster.endpoint
-
-
-@pytest.fixture(scope="module")
-def s3(endpoint: Endpoint) -> Any:
-    return client(endpoint)
 
 
 @pytest.fixture
