@@ -157,13 +157,13 @@ def picture_name(name: str, other: str, everyone: dict[str, Side]) -> str:
     return name if other == list(everyone)[1] else name.replace(".svg", f"-{other}.svg")
 
 
-def between_marks(text: str, page: str) -> str:
-    """A Markdown file with the page in the place of what stood between the marks."""
-    before, begin, rest = text.partition(BEGIN)
+def between_marks(text: str, page: str, marks: tuple[str, str] = (BEGIN, END)) -> str:
+    """A Markdown file with the page in the place of what stood between the marks; the first goes on to the end of its comment."""
+    before, begin, rest = text.partition(marks[0])
     comment, arrow, rest = rest.partition("-->")
-    _, end, after = rest.partition(END)
+    _, end, after = rest.partition(marks[1])
     if not begin or not end or not arrow:
-        raise SystemExit(f"Error: the page has no lines '{BEGIN} ... -->' and '{END}'")
+        raise SystemExit(f"Error: the page has no lines '{marks[0]} ... -->' and '{marks[1]}'")
     return f"{before}{begin}{comment}{arrow}\n\n{page}\n{end}{after}"
 
 

@@ -1,7 +1,8 @@
 """Ring: from a name's hash to the devices that hold it.
 
 A ``Ring`` is immutable: whoever has one may go on with it, whatever happens to the file. A ``RingFile`` gives the newest.
-Nodes are shared: a ring makes each of them once, and nobody copies them.
+Nodes are shared, and nobody copies them: a ring makes those that are asked for, and keeps a bounded number. All RingFiles of
+a process that have the same file have the same Ring, so that what was loaded before a fork is not loaded again after it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from hashlib import md5
+from weakref import WeakValueDictionary
 
 from keelstore.common.names import HashPath
 from keelstore.common.ring.errors import RingFileError
@@ -20,7 +22,7 @@ from keelstore.common.ring.format import Device, RingData, load
 
 RELOAD_S = 15.0
 _CACHED_PARTITIONS = 1 << 14  # of which the primaries are remembered
-_CACHED_HANDOFFS = 32         # for the first so many handoffs of any partition, nodes are remembered
+_CACHED_NODES = 1 << 14       # nodes by their place that are remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +86,12 @@ class Ring:
         self.assigned_device_count = len(assigned)
         # Tiers by device id, and how many of each hold anything: what the search for handoffs has to find.
         self._regions, self._zones, self._servers = [], [], []
+        known: dict[tuple[object, ...], tuple[object, ...]] = {}  # each tier once
         for dev in data.devices:
             region, zone, ip = (dev["region"], dev["zone"], dev["ip"]) if dev is not None else (None, None, None)
             self._regions.append(region)
-            self._zones.append((region, zone))
-            self._servers.append((region, zone, ip))
+            self._zones.append(known.setdefault((region, zone), (region, zone)))
+            self._servers.append(known.setdefault((region, zone, ip), (region, zone, ip)))
         self._region_count = len({self._regions[device_id] for device_id in assigned})
         self._zone_count = len({self._zones[device_id] for device_id in assigned})
         self._server_count = len({self._servers[device_id] for device_id in assigned})
@@ -113,7 +116,8 @@ class Ring:
             if not 0 <= part < self.partition_count:
                 return ()
             ids = dict.fromkeys(row[part] for row in self.rows if part < len(row))
-            found = tuple(self._primary(device_id, index) for index, device_id in enumerate(ids))
+            found = tuple(self._made.get((device_id, index)) or self._make(device_id, index, None)
+                          for index, device_id in enumerate(ids))
             if len(self._primaries) >= _CACHED_PARTITIONS:
                 self._primaries.clear()
             self._primaries[part] = found
@@ -126,12 +130,9 @@ class Ring:
         servers, then all others; devices without partitions never.
         """
         for handoff_index, device_id in enumerate(self._handoff_ids(part)):
-            key = (device_id, -1 - handoff_index)
-            node = self._made.get(key)
+            node = self._made.get((device_id, -1 - handoff_index))
             if node is None:
-                node = _node(self._device(device_id), handoff_index=handoff_index)
-                if handoff_index < _CACHED_HANDOFFS:
-                    self._made[key] = node
+                node = self._make(device_id, None, handoff_index)
             yield node
 
     def _handoff_ids(self, part: int) -> Iterator[int]:
@@ -171,15 +172,14 @@ class Ring:
                 if len(used) >= self.assigned_device_count:
                     return
 
-    def _device(self, device_id: int) -> Device:
+    def _make(self, device_id: int, index: int | None, handoff_index: int | None) -> Node:
+        """A node in its place, remembered. All places of all devices would be many where there are many devices."""
         device = self.devices[device_id]
         assert device is not None  # format.load has checked it
-        return device
-
-    def _primary(self, device_id: int, index: int) -> Node:
-        node = self._made.get((device_id, index))
-        if node is None:
-            node = self._made[device_id, index] = _node(self._device(device_id), index)
+        if len(self._made) >= _CACHED_NODES:
+            self._made.clear()
+        place = index if index is not None else -1 - (handoff_index or 0)
+        node = self._made[device_id, place] = _node(device, index, handoff_index)
         return node
 
 
@@ -189,6 +189,9 @@ def _scan(rows: tuple[array[int], ...], start: int, parts: int, wrapped: int, st
             for row in rows:
                 if place < len(row):
                     yield row[place]
+
+
+_loaded: WeakValueDictionary[tuple[str, tuple[int, int, int] | None], Ring] = WeakValueDictionary()
 
 
 class RingFile:
@@ -237,7 +240,10 @@ class RingFile:
             self._logger.error("ring file %s cannot be used, staying with the one loaded before: %s", self.path, error)
 
     def _load(self) -> Ring:
-        ring = Ring(load(self.path))
+        key = os.path.abspath(self.path), self._stamp
+        ring = _loaded.get(key)
+        if ring is None:
+            ring = _loaded[key] = Ring(load(self.path))
         if self._check is not None:
             self._check(ring)
         return ring
