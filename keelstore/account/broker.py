@@ -15,6 +15,7 @@ from keelstore.common.broker_steps import (
     Metadata,
     conditions,
     one_row,
+    one_view,
     parse_metadata,
     timestamp_of,
 )
@@ -136,7 +137,8 @@ class AccountBroker(Broker):
             )
             return cursor if limit is None else cursor.fetchall()
 
-        return page(query, seek)
+        with one_view(connection):
+            return page(query, seek)
 
     # -- rows ----------------------------------------------------------------------------------------------------------
 

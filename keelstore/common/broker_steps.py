@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from keelstore.common.limits import Limits, check_merged_metadata
@@ -163,6 +164,19 @@ class Steps:
         for table in ("outgoing_sync", "incoming_sync"):
             # Times of the sync tables are whole seconds.
             connection.execute(f"DELETE FROM {table} WHERE CAST(updated_at AS INTEGER) < ?", (int(Timestamp(sync_age)),))
+
+
+@contextmanager
+def one_view(connection: Connection) -> Iterator[None]:
+    """All that is read inside is of one moment, and SQLite locks the file and looks for changes once, not for each statement."""
+    if connection.in_transaction:
+        yield
+        return
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        connection.execute("ROLLBACK")
 
 
 def conditions(span: Span) -> tuple[str, list[str]]:

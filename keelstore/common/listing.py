@@ -13,7 +13,8 @@ from typing import Any
 
 Row = tuple[Any, ...]  # its first item is the name
 
-STEPS_BEFORE_SEEK = 12  # rows of a rolled-up prefix that are stepped over before a new query is the cheaper way
+STEPS_BEFORE_SEEK = 6  # rows of a rolled-up prefix that are stepped over, at most, before a new query is the cheaper way
+PROBE_EVERY = 16  # of prefixes that are not stepped into, because those before had many names, one is: this one may have few
 _LAST = "\U0010ffff"
 
 
@@ -112,6 +113,8 @@ def _rolled_up(
 ) -> list[Row | Subdir]:
     found: list[Row | Subdir] = []
     limit, start, width = query.limit, len(prefix), len(delimiter)
+    # Rows of one prefix that are stepped over: fewer after one that had more, more again after one that ended before.
+    patience, passes = STEPS_BEFORE_SEEK, 0
     # What the client's earlier page ended with; a reversed listing meets it as the lower bound.
     seen = query.end_marker if query.is_reverse else query.marker
     while not span.is_empty:
@@ -125,9 +128,12 @@ def _rolled_up(
                     if len(found) == limit:
                         return found
                 stepped += 1
-                if stepped > STEPS_BEFORE_SEEK:
+                if stepped > patience:
+                    patience //= 2
                     break
                 continue
+            if passed is not None:
+                patience = min(STEPS_BEFORE_SEEK, 2 * patience + 1)
             passed = None
             end = name.find(delimiter, start)
             if end < 0:
@@ -144,6 +150,10 @@ def _rolled_up(
                     found.append(passed)
             if len(found) == limit:
                 return found
+            if passed is not None and not patience:
+                passes += 1
+                if passes % PROBE_EVERY:
+                    break
         else:
             return found
         span = _past(span, passed.name, query.is_reverse, is_path) if passed else span

@@ -21,6 +21,7 @@ from keelstore.common.broker_steps import (
     Metadata,
     conditions,
     one_row,
+    one_view,
     parse_metadata,
     timestamp_of,
 )
@@ -262,7 +263,8 @@ class ContainerBroker(Broker):
             )
             return cursor if limit is None else cursor.fetchall()
 
-        return page(query, seek)
+        with one_view(connection):
+            return page(query, seek)
 
     # -- rows ----------------------------------------------------------------------------------------------------------
 
