@@ -27,12 +27,13 @@ from keelstore.common import fs, plainpickle
 from keelstore.common.errors import DeviceFull, StorageError
 from keelstore.obj.fileset import FileSet
 from keelstore.obj.hashdir import DAMAGED_DIRECTORY, Rules, clean
-from keelstore.obj.layout import HASHES_FILE, INVALIDATIONS_FILE, is_hash, is_suffix
+from keelstore.obj.layout import HASHES_FILE, INVALIDATIONS_FILE, SUFFIXES, is_hash, is_suffix
 
 log = logging.getLogger("keelstore.obj")
 
 SuffixHash = str | dict[int | None, str] | None
 _BOOT = b"#boot "
+_KEYS = SUFFIXES | {"valid", "updated"}
 MAX_ATTEMPTS = 5  # to write hashes.pkl while others change it; after that the result is used, not kept
 
 
@@ -48,9 +49,7 @@ def decode(data: bytes | None) -> dict[str, Any]:
         hashes = plainpickle.loads(data)
     except ValueError:
         return {"valid": False}
-    if type(hashes) is not dict or not all(
-        isinstance(key, str) and (is_suffix(key) or key in ("valid", "updated")) for key in hashes
-    ):
+    if type(hashes) is not dict or not hashes.keys() <= _KEYS:
         return {"valid": False}
     hashes.setdefault("valid", True)
     hashes.setdefault("updated", -1)

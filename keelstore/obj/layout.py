@@ -35,7 +35,7 @@ ATTRS: Final = ".attrs-"
 HASHES_FILE: Final = "hashes.pkl"
 INVALIDATIONS_FILE: Final = "hashes.invalid"
 
-_SUFFIX = re.compile(r"[0-9a-f]{3}")
+SUFFIXES: Final = frozenset(f"{number:03x}" for number in range(4096))  # all names of suffix directories that there can be
 _HASH = re.compile(r"[0-9a-f]{32}")
 _TEMPORARY = re.compile(r"\..*\.[A-Za-z0-9_]{6}")
 
@@ -123,7 +123,7 @@ def is_temporary(name: str) -> bool:
 
 
 def is_suffix(name: str) -> bool:
-    return _SUFFIX.fullmatch(name) is not None
+    return name in SUFFIXES
 
 
 def is_hash(name: str) -> bool:
