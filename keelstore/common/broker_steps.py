@@ -168,7 +168,7 @@ class Steps:
 
 @contextmanager
 def one_view(connection: Connection) -> Iterator[None]:
-    """All that is read inside is of one moment, and SQLite locks the file and looks for changes once, not for each statement."""
+    """All that is read inside is of one moment, and SQLite locks the file and looks for changes once, not for each query."""
     if connection.in_transaction:
         yield
         return
