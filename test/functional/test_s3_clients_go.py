@@ -14,7 +14,7 @@ import pytest
 
 from test.functional.test_real_backups import content, source
 from test.support.programs import run
-from test.support.s3_clients import Keys
+from test.support.s3_clients import Keys, go_program
 from test.support.waiting import until
 
 Program = Callable[..., str]
@@ -22,15 +22,20 @@ NAMES = ("plain", "with space", "per%cent%2Fescape", "what?", "#hash", "a+b&c=d;
 __all__ = ["source"]
 
 
+@pytest.fixture(params=("installed", "newest"))
+def release(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
-def rclone(s3_keys: Keys, tmp_path: Path) -> Program:
+def rclone(release: str, s3_keys: Keys, tmp_path: Path) -> Program:
     """With a remote ``ks:``, as ``up`` says: provider, endpoint and keys, and nothing else."""
     env = {"TZ": "UTC", "RCLONE_CONFIG": os.devnull, "RCLONE_CONFIG_KS_TYPE": "s3", "RCLONE_CONFIG_KS_PROVIDER": "Other", "RCLONE_CONFIG_KS_ENDPOINT": s3_keys.endpoint,
            "RCLONE_CONFIG_KS_ACCESS_KEY_ID": s3_keys.user, "RCLONE_CONFIG_KS_SECRET_ACCESS_KEY": s3_keys.key}
-    return lambda *arguments, **how: run(["rclone", *arguments], tmp_path, env, **how)
+    program = go_program("rclone", release)
+    return lambda *arguments, **how: run([program, *arguments], tmp_path, env, **how)
 
 
-@pytest.mark.skipif(not shutil.which("rclone"), reason="rclone is not installed")
 @pytest.mark.parametrize("listing", ["1", "2"])
 def test_rclone(rclone: Program, bucket_to_be: str, tmp_path: Path, listing: str) -> None:
     tree, back, remote, chance = tmp_path / "tree", tmp_path / "back", f"ks:{bucket_to_be}", random.Random(5)
@@ -69,7 +74,6 @@ def test_rclone(rclone: Program, bucket_to_be: str, tmp_path: Path, listing: str
     rclone("purge", remote)
 
 
-@pytest.mark.skipif(not shutil.which("rclone"), reason="rclone is not installed")
 def test_rclone_with_versions(rclone: Program, s3_keys: Keys, bucket_to_be: str) -> None:
     s3, remote = s3_keys.boto3(), f"ks:{bucket_to_be}"
     s3.create_bucket(Bucket=bucket_to_be)
@@ -87,12 +91,12 @@ def test_rclone_with_versions(rclone: Program, s3_keys: Keys, bucket_to_be: str)
     assert not {"Versions", "DeleteMarkers"} & set(s3.list_object_versions(Bucket=bucket_to_be))
 
 
-@pytest.mark.skipif(not shutil.which("restic"), reason="restic is not installed")
-def test_restic(s3_keys: Keys, bucket_to_be: str, source: Path, tmp_path: Path) -> None:
+def test_restic(release: str, s3_keys: Keys, bucket_to_be: str, source: Path, tmp_path: Path) -> None:
+    program = go_program("restic", release)
     env = {**s3_keys.environment, "RESTIC_PASSWORD": "secret", "RESTIC_REPOSITORY": f"s3:{s3_keys.endpoint}/{bucket_to_be}/repo"}
 
     def restic(*arguments: str | Path, status: int = 0) -> str:
-        return run(["restic", "--no-cache", "--json", *arguments], tmp_path, env, status=status)
+        return run([program, "--no-cache", "--json", *arguments], tmp_path, env, status=status)
 
     restic("init")  # makes the bucket
     restic("backup", source)

