@@ -155,6 +155,7 @@ def objects(data: Path, sizes: Sequence[int], say: Callable[[str], None]) -> Ite
             names[size].sort()
             assert int(account.head(f"c{size}").headers["X-Container-Object-Count"]) == size
             say(f"container of {size:,} objects")
+        yield []
         meter = Meter(store, account)
         targets = {size: (account, account.target(f"c{size}")) for size in sizes}
 
@@ -167,7 +168,6 @@ def objects(data: Path, sizes: Sequence[int], say: Callable[[str], None]) -> Ite
 
             return one
 
-        yield []
         in_rounds(sizes, block("PUT"))
         in_rounds(sizes, block("DELETE"))
         listings(meter, targets, names, "/")
@@ -189,8 +189,10 @@ def containers(data: Path, sizes: Sequence[int], say: Callable[[str], None]) -> 
             chance.shuffle(rows)
             fill(replicas(store, AccountBroker, account.name), rows)
             names[size].sort()
-            assert int(account.head().headers["X-Account-Container-Count"]) == size + 1
+            count = int(account.head().headers["X-Account-Container-Count"])
+            assert count in (size, size + 1), (count, size)  # a busy account server may not have heard of zzz
             say(f"account of {size:,} containers")
+        yield []
         meter = Meter(store, admin)
 
         def block(method: str) -> Callable[[int, int], None]:
@@ -201,7 +203,6 @@ def containers(data: Path, sizes: Sequence[int], say: Callable[[str], None]) -> 
 
             return one
 
-        yield []
         in_rounds(sizes, block("PUT"))
         in_rounds(sizes, block("DELETE"))
         listings(meter, {size: (account, account.path) for size, account in accounts.items()}, names, "-")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import bisect
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keelstore.common import listing
 from keelstore.common.listing import STEPS_BEFORE_SEEK, ListingQuery, Span, Subdir, after_prefix, page
 
 
@@ -118,6 +120,12 @@ def test_a_page_is_what_the_plain_rule_gives(names, query):
     assert names_of(page(query, Names(names, query.is_reverse).seek)) == plainly(names, query)
 
 
+@given(st.lists(letters.filter(bool), max_size=40), queries)
+def test_a_page_is_the_same_however_soon_it_seeks(names, query):
+    with patch.object(listing, "STEPS_BEFORE_SEEK", 1), patch.object(listing, "PROBE_EVERY", 2):
+        assert names_of(page(query, Names(names, query.is_reverse).seek)) == plainly(names, query)
+
+
 @given(st.lists(letters.filter(bool), max_size=40), st.integers(1, 3), st.sampled_from(["", "/", "//"]), st.booleans())
 def test_pages_together_are_the_whole_and_each_is_full(names, limit, delimiter, is_reverse):
     whole = plainly(names, ListingQuery(10000, delimiter=delimiter, is_reverse=is_reverse))
@@ -139,6 +147,19 @@ def test_cost_follows_the_page_not_the_container():
         found = page(ListingQuery(15, delimiter="/", is_reverse=is_reverse), table.seek)
         assert len(found) == 15
         assert table.taken <= 15 * (STEPS_BEFORE_SEEK + 3)
+
+
+def test_large_directories_are_not_stepped_into_and_small_ones_are():
+    large = [f"{directory:03d}/{name:02d}" for directory in range(300) for name in range(50)]
+    table = Names(large)
+    assert len(page(ListingQuery(300, delimiter="/"), table.seek)) == 300
+    assert table.taken <= 2 * 300 and table.seeks <= 301
+    small = [f"{directory:03d}/{name:02d}" for directory in range(300) for name in range(2)]
+    table = Names(small)
+    assert len(page(ListingQuery(300, delimiter="/"), table.seek)) == 300
+    assert table.seeks == 1
+    table = Names([f"a{name}" for name in large[:100 * 50]] + small)  # "0.." before "a"
+    assert len(page(ListingQuery(400, delimiter="/", is_reverse=True), table.seek)) == 400 and table.seeks < 230
 
 
 @given(letters, letters)
