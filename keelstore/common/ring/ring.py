@@ -22,7 +22,7 @@ from keelstore.common.ring.format import Device, RingData, load
 
 RELOAD_S = 15.0
 _CACHED_PARTITIONS = 1 << 14  # of which the primaries are remembered
-_CACHED_NODES = 1 << 14       # nodes by their place that are remembered
+_CACHED_NODES = 1 << 16       # nodes in their places that are remembered: some 250 bytes each
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Ring:
         self._zone_count = len({self._zones[device_id] for device_id in assigned})
         self._server_count = len({self._servers[device_id] for device_id in assigned})
         self._primaries: dict[int, tuple[Node, ...]] = {}
-        self._made: dict[tuple[int, int], Node] = {}  # by device id and index; handoffs by device id and -1 - index
+        self._made: dict[int, Node] = {}  # by device id and, above its 32 bits, index; of handoffs ~handoff_index
 
     def partition(self, digest: bytes) -> int:
         """The partition of a name hash (``HashPath.digest``)."""
@@ -131,7 +131,8 @@ class Ring:
             if not 0 <= part < self.partition_count:
                 return ()
             ids = dict.fromkeys(row[part] for row in self.rows if part < len(row))
-            found = tuple(self._made.get((device_id, index)) or self._make(device_id, index, None)
+            made = self._made
+            found = tuple(made.get(index << 32 | device_id) or self._make(device_id, index, None)
                           for index, device_id in enumerate(ids))
             if len(self._primaries) >= _CACHED_PARTITIONS:
                 self._primaries.clear()
@@ -145,7 +146,7 @@ class Ring:
         servers, then all others; devices without partitions never.
         """
         for handoff_index, device_id in enumerate(self._handoff_ids(part)):
-            node = self._made.get((device_id, -1 - handoff_index))
+            node = self._made.get(~handoff_index << 32 | device_id)
             if node is None:
                 node = self._make(device_id, None, handoff_index)
             yield node
@@ -193,8 +194,8 @@ class Ring:
         assert node is not None  # format.load has checked it
         if len(self._made) >= _CACHED_NODES:
             self._made.clear()
-        place = index if index is not None else -1 - (handoff_index or 0)
-        made = self._made[device_id, place] = _in_place(node, index, handoff_index)
+        place = index if index is not None else ~(handoff_index or 0)
+        made = self._made[place << 32 | device_id] = _in_place(node, index, handoff_index)
         return made
 
 
