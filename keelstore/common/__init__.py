@@ -18,9 +18,9 @@
 - large objects: ``segments`` (manifests and plans, pure), ``segment_reader`` (their bodies); ``work_report``: answers
   to long work
 - the edge: ``concurrency`` (sole importer of eventlet), ``sockets``, ``linux_aio`` (syncs without waiting), ``fs`` (of
-  xattr), ``unsynced``, ``room``, ``codec`` (of PyECLib), ``digests`` (MD5s of several streams side by side, by
-  ``_md5lanes``), ``allocator`` (what it keeps), ``logs``, ``stats``; ``sync_realms``: the clusters that containers
-  are synced with
+  xattr), ``unsynced``, ``room``, ``aligned`` (large bodies in buffers that disks take as they are), ``codec`` (of PyECLib),
+  ``digests`` (MD5s of several streams side by side, by ``_md5lanes``), ``allocator`` (what it keeps), ``logs``, ``stats``;
+  ``sync_realms``: the clusters that containers are synced with
 - running: ``entry_points``, ``paste_config`` (files to components), ``wsgi`` (pipelines to services), ``daemon``
   (processes)
 - daemons: ``daemon_frame`` (what each of them is), ``between_passes``, ``daemon_shares`` (several processes of one),

@@ -42,8 +42,8 @@ class Upload(Protocol):
     def ready(self, timeout_s: float | None = None) -> Response | None:
         """Wait for the node to want the body: None. Or its answer, if it gives one without reading: the upload is over."""
 
-    def send(self, data: bytes) -> None:
-        """Part of the body; the caller does not change it afterwards. Raises ValueError beyond the announced length."""
+    def send(self, data: bytes | memoryview) -> None:
+        """Part of the body; the caller does not change it while anyone holds it. Raises ValueError beyond the length."""
 
     def end_body(self) -> None:
         """The end of the first body of a two-phase PUT; then ``ready`` again."""

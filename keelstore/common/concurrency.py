@@ -264,13 +264,44 @@ def pause(seconds: float) -> None:
 
 
 class _Job:
-    __slots__ = ("args", "error", "function", "is_awaited", "result", "waiter")
+    __slots__ = ("args", "error", "function", "has_ended", "is_awaited", "result", "waiter")
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], waiter: Any):
         self.function, self.args, self.waiter = function, args, waiter
         self.result: Any = None
         self.error: BaseException | None = None
+        self.has_ended = False
         self.is_awaited = True
+
+    def outcome(self) -> Any:
+        if self.error is not None:
+            try:
+                raise self.error
+            finally:
+                self.error = None  # break the cycle through the traceback
+        return self.result
+
+
+class Begun:
+    """A call that runs on a disk thread; one green thread may wait for it."""
+
+    __slots__ = ("_job",)
+
+    def __init__(self, job: _Job):
+        self._job = job
+
+    def wait(self) -> Any:
+        """What it gave; raises what it raised, once. Others run meanwhile."""
+        job = self._job
+        if not job.has_ended:
+            job.waiter = greenlet.getcurrent()
+            job.is_awaited = True
+            try:
+                eventlet.hubs.get_hub().switch()
+            except BaseException:
+                job.is_awaited = False
+                raise
+        return job.outcome()
 
 
 class DiskThreads:
@@ -297,9 +328,27 @@ class DiskThreads:
         current = greenlet.getcurrent()
         if current is hub.greenlet:
             return function(*args)
+        job = _Job(function, args, current)
+        self._put(device, job, hub)
+        try:
+            hub.switch()
+        except BaseException:
+            job.is_awaited = False
+            raise
+        result: T = job.outcome()
+        return result
+
+    def begin(self, device: str, function: Callable[..., Any], *args: Any) -> Begun:
+        """As :meth:`run`, without waiting. Not on a disk thread."""
+        job = _Job(function, args, None)
+        job.is_awaited = False
+        self._put(device, job, eventlet.hubs.get_hub())
+        return Begun(job)
+
+    def _put(self, device: str, job: _Job, hub: Any) -> None:
         if self._fd < 0:
             self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-            hub.add(hub.READ, self._fd, self._on_done, current.throw, lambda *_: None)
+            hub.add(hub.READ, self._fd, self._on_done, greenlet.getcurrent().throw, lambda *_: None)
         queue = self._queues.get(device)
         if queue is None:
             queue = self._queues[device] = _queue.SimpleQueue()
@@ -308,19 +357,7 @@ class DiskThreads:
         if counts[1] <= queue.qsize() and counts[0] < self._per_device:
             counts[0] += 1
             _thread.start_new_thread(self._work, (queue, counts))
-        job = _Job(function, args, current)
         queue.put(job)
-        try:
-            hub.switch()
-        except BaseException:
-            job.is_awaited = False
-            raise
-        if job.error is not None:
-            try:
-                raise job.error
-            finally:
-                job.error = None  # break the cycle through the traceback
-        return job.result
 
     def _work(self, queue: Any, counts: list[int]) -> None:
         _native.is_disk_thread = True
@@ -332,6 +369,8 @@ class DiskThreads:
                 job.result = job.function(*job.args)
             except BaseException as error:  # handed to the waiter, whatever it is
                 job.error = error
+            job.args = ()  # what it worked on may go, even if nobody looks at the result for a while
+            job.has_ended = True
             self._done.append(job)
             del job
             os.eventfd_write(self._fd, 1)
@@ -440,6 +479,11 @@ os.register_at_fork(after_in_child=_forget_disks)
 def on_disk_thread(device: str, function: Callable[..., T], *args: Any) -> T:
     """Run a blocking disk call on a native thread of ``device``; see :class:`DiskThreads`."""
     return _disk_threads.run(device, function, *args)
+
+
+def begin_on_disk_thread(device: str, function: Callable[..., Any], *args: Any) -> Begun:
+    """As :func:`on_disk_thread`, to be waited for later. Not on a disk thread, nor by the hub."""
+    return _disk_threads.begin(device, function, *args)
 
 
 def on_disk(device: str, function: Callable[..., T], *args: Any) -> T:

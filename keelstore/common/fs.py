@@ -324,7 +324,7 @@ def write_all(fd: int, data: bytes | memoryview) -> None:
         raise translated(error) from None
 
 
-def write_pieces(fd: int, pieces: Sequence[bytes]) -> None:
+def write_pieces(fd: int, pieces: Sequence[bytes | memoryview]) -> None:
     """All of them, in one call where the file takes it. Raises DeviceFull, OSError."""
     for first in range(0, len(pieces), _IOV_MAX):
         some = pieces[first : first + _IOV_MAX]
@@ -338,6 +338,42 @@ def write_pieces(fd: int, pieces: Sequence[bytes]) -> None:
                 written = 0
             else:
                 written -= len(piece)
+
+
+DIRECT_UNIT = 4096  # bytes: what is written past the page cache begins and ends at multiples of it
+
+
+def set_direct(fd: int, is_direct: bool) -> bool:
+    """Have an open file written past the page cache, or by it again. False: this file system does not do that."""
+    flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_DIRECT if is_direct else flags & ~os.O_DIRECT)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+            raise
+        return False
+    return True
+
+
+def write_direct(fd: int, data: bytes | memoryview) -> bool:
+    """Write all of ``data`` to a file for which :func:`set_direct` was true, past the page cache as far as that goes: memory,
+    position and length have to be aligned. False: the file is written by the cache from now on. Raises DeviceFull, OSError.
+    """
+    at, whole = 0, len(data) & -DIRECT_UNIT
+    view = memoryview(data)
+    try:
+        while at < whole:
+            at += os.write(fd, view[at:whole])
+            if at % DIRECT_UNIT:
+                break
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise translated(error) from None
+    if at == len(data):
+        return True
+    set_direct(fd, False)
+    write_all(fd, view[at:])
+    return False
 
 
 def link_durably(

@@ -39,6 +39,18 @@ class Wire:
             raise EOFError("the peer closed the connection")
         return data
 
+    def into(self, view: memoryview) -> int:
+        """As :meth:`some`, into memory of the caller; how much."""
+        if self.pending:
+            data = self.some(len(view))
+            count = len(data)
+            view[:count] = data
+        else:
+            count = self.stream.receive_into(view)
+            if not count:
+                raise EOFError("the peer closed the connection")
+        return count
+
     def line(self, limit: int) -> bytes:
         """Up to the next CRLF, without it. Raises ProtocolError beyond ``limit`` bytes, or when LF comes without CR."""
         while True:
@@ -90,6 +102,15 @@ class Fixed:
         data = self.wire.some(size if size < remaining else remaining)
         self.remaining = remaining - len(data)
         return data
+
+    def into(self, view: memoryview) -> int:
+        """As :meth:`more`, into memory of the caller; how much, 0 at the end."""
+        remaining = self.remaining
+        if not remaining:
+            return 0
+        count = self.wire.into(view if len(view) <= remaining else view[:remaining])
+        self.remaining = remaining - count
+        return count
 
 
 class Chunked:

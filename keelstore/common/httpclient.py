@@ -370,7 +370,7 @@ class HttpUpload:
             self.abort()
             raise
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes | memoryview) -> None:
         """Some of the body. Raises BackendError, BackendTimeout; ValueError beyond the announced length."""
         if not data or self._early is not None:
             return

@@ -14,14 +14,16 @@ Errors of reading: ClientTimeout (silence), ClientDisconnect (gone, or broken fr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from keelstore.common.errors import ClientDisconnect, ClientTimeout, WaitTimeout
-from keelstore.common.httpbody import Chunked, Source
+from keelstore.common.httpbody import Chunked, Fixed, Source
 from keelstore.common.httpparse import ProtocolError, is_plain
 
 CONTINUE_HEADERS = "keelstore.continue_headers"
 CHUNK = 65536
+T = TypeVar("T")
+V = TypeVar("V")
 
 
 class FileLike:
@@ -132,12 +134,23 @@ class RequestBody(FileLike):
         return self.source.ended and not self.failed
 
     def _more(self, size: int) -> bytes:
+        return self._read(self.source.more, size)
+
+    def readinto(self, view: memoryview) -> int:
+        """As :meth:`read1`, into memory of the caller; how much, 0 at the end. Copies nothing where the length is known."""
+        if not self._held and isinstance(self.source, Fixed):
+            return self._read(self.source.into, view)
+        data = self.read1(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def _read(self, method: Callable[[V], T], argument: V) -> T:
         if self.awaits_continue:
             self._continue()
         if self.failed:
             raise ClientDisconnect("the body broke off")
         try:
-            return self.source.more(size)
+            return method(argument)
         except WaitTimeout as error:
             self.failed = True
             raise ClientTimeout(headers={"Connection": "close"}) from error

@@ -189,7 +189,7 @@ class Pipe(FileLike):
 
     def __init__(self) -> None:
         self._held = b""
-        self._parts: deque[bytes] = deque()
+        self._parts: deque[bytes | memoryview] = deque()
         self._queued = 0
         self._at = 0  # of the first part that has been read
         self._ended = False  # of the current body
@@ -210,6 +210,14 @@ class Pipe(FileLike):
         return self._ended and not self._parts
 
     def _more(self, size: int) -> bytes:
+        part = self._part(size)
+        return part if isinstance(part, bytes) else bytes(part)
+
+    def take(self, size: int) -> bytes | memoryview:
+        """As ``read1``, but as a view of the sender's memory where that is how it was sent: for who does not copy."""
+        return self.read1(size) if self._held else self._part(size)
+
+    def _part(self, size: int) -> bytes | memoryview:
         if not self._is_asked:
             self._ask()
         parts = self._parts
@@ -258,7 +266,7 @@ class Pipe(FileLike):
 
     # the sender's side
 
-    def put(self, data: bytes, timeout_s: float | None) -> None:
+    def put(self, data: bytes | memoryview, timeout_s: float | None) -> None:
         """Raises WaitTimeout when there is no room for ``timeout_s``. Once the application has answered, data is dropped."""
         while self._queued >= QUEUED_BYTES and not self.finished:
             self._writable = concurrency.Event()
@@ -346,7 +354,7 @@ class LocalUpload:
             raise BackendTimeout(f"{self._method}: no 100 Continue within {timeout_s} s", node=self.address) from None
         return self._answer()
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes | memoryview) -> None:
         if self._left is not None:
             if len(data) > self._left:
                 raise ValueError("more bytes than the announced length")

@@ -112,6 +112,24 @@ class Stream:
                 self._step_aside()
             return data
 
+    def receive_into(self, view: memoryview, timeout: float | None = None) -> int:
+        """As :meth:`receive`, into memory of the caller; how much came, 0 when the peer has closed."""
+        while True:
+            try:
+                count = self.sock.recv_into(view)
+            except (BlockingIOError, ssl.SSLWantReadError):
+                self._wait(self.timeout if timeout is None else timeout, False)
+                continue
+            except ssl.SSLWantWriteError:
+                self._wait(self.timeout if timeout is None else timeout, True)
+                continue
+            except ssl.SSLEOFError:
+                return 0
+            self._moved += count
+            if self._moved > _GREEDY:
+                self._step_aside()
+            return count
+
     def send(self, data: bytes | bytearray | memoryview, timeout: float | None = None) -> None:
         """All of ``data``. Raises OSError, WaitTimeout (the peer takes nothing)."""
         view: Any = data

@@ -227,7 +227,8 @@ class Upload:
     """A data file whose body comes in pieces. Not thread-safe: one green thread drives it.
 
     At most WRITE_SIZE bytes and one piece are held; each WRITE_SIZE is one visit to a disk thread, which also
-    computes the MD5 unless ``digests`` is false.
+    computes the MD5 unless ``digests`` is false. A piece that is a view (``common/aligned.py``) is a visit of its own, and is
+    written past the page cache while all before it were.
     """
 
     def __init__(self, place: Place, reserve: Reserve, size: int | None, *, bytes_per_sync: int, allocates: bool,
@@ -236,22 +237,25 @@ class Upload:
         self._hash: Any = md5(usedforsecurity=False) if digests else None
         self._announced = size if allocates and size else 0
         self._allocated = ALLOCATE_AHEAD
-        self._pieces: list[bytes] = []
+        self._pieces: list[bytes | memoryview] = []
         self._held = 0
         self._unsynced = 0
         self._synced_to = 0
         self._is_busy = False
+        self._is_direct = False
         self.size = 0  # bytes taken so far
         self._new: fs.NewFile | None = None
         self._made: tuple[str, ...] = ()
         self._new, self._made = on_disk(place.device, _start, place, reserve, size, allocates)
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Take a piece. Raises DeviceFull, OSError."""
+        if not self.size and isinstance(data, memoryview) and self._new is not None:
+            self._is_direct = fs.set_direct(self._new.fd, True)
         self._pieces.append(data)
         self._held += len(data)
         self.size += len(data)
-        if self._held >= WRITE_SIZE:
+        if self._held >= WRITE_SIZE or self._is_direct:
             self.flush()
 
     def flush(self) -> None:
@@ -260,7 +264,7 @@ class Upload:
             self._is_busy = True
             on_disk_thread(self._place.device, self._write, pieces)
 
-    def _write(self, pieces: list[bytes]) -> None:
+    def _write(self, pieces: list[bytes | memoryview]) -> None:
         new = self._new
         if new is None:
             return  # given up before this began
@@ -269,7 +273,11 @@ class Upload:
                 upto = min(self.size + ALLOCATE_AHEAD, self._announced)
                 allocate(new.fd, upto, self._allocated)
                 self._allocated = upto
-            fs.write_pieces(new.fd, pieces)
+            if self._is_direct:
+                (piece,) = pieces
+                self._is_direct = fs.write_direct(new.fd, piece)
+            else:
+                fs.write_pieces(new.fd, pieces)
             for piece in pieces:
                 if self._hash is not None:
                     self._hash.update(piece)

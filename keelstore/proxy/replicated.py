@@ -2,18 +2,21 @@
 
 A small body of known size is read first and sent whole, to all nodes at once; a node that fails is replaced by the next even
 after the body was read. Any other body streams: connections are made first, then each piece goes to all of them.
+The pieces of a large one (``common/aligned.py``) are hashed on a native thread while the next is received.
 """
 
 from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from hashlib import md5
 from typing import TYPE_CHECKING, Any
 
+from keelstore.common import aligned
 from keelstore.common.backend import Upload
+from keelstore.common.concurrency import Begun, begin_on_disk_thread
 from keelstore.common.errors import ClientDisconnect, RequestError
 from keelstore.common.headers import Headers
 from keelstore.common.http import Response, http_date
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from keelstore.proxy.app import ProxyApp
 
 SMALL = 65536  # bytes; up to this a body is read before it is sent
+HASHED_APART = 131072  # bytes of a piece from which on its hashing is worth a native thread
 FOOTERS = "swift.callback.update_footers"
 
 
@@ -64,6 +68,16 @@ def read_body(request: ProxyRequest, size: int) -> bytes:
     except (OSError, ValueError, EOFError) as error:
         raise ClientDisconnect from error
     return data
+
+
+def read_pieces(request: ProxyRequest, length: int) -> Iterator[bytes | memoryview]:
+    """As :func:`read_body`, a large body in pieces."""
+    try:
+        yield from aligned.pieces(request.environ["wsgi.input"], length)
+    except RequestError:
+        raise
+    except (OSError, ValueError, EOFError) as error:
+        raise ClientDisconnect from error
 
 
 def _put_small(app: ProxyApp, request: ProxyRequest, length: int, nodes: Nodes, part: int, path: str,
@@ -192,6 +206,8 @@ class _Streaming:
         size = self.app.options.client_chunk_size
         is_local = self.app.backend.is_local
         is_hashed = self.is_hashed = bool(self.boundary) or any(is_local(upload.address) for _node, upload in self.live)
+        if length is not None and length >= aligned.LARGE and not self.boundary:
+            self._transfer_large(length)
         while length is None or self.received < length:
             data = read_body(self.request, size if length is None else min(size, length - self.received))
             if not data:
@@ -205,7 +221,25 @@ class _Streaming:
         if length is not None and self.received < length:
             raise ClientDisconnect
 
-    def _send(self, data: bytes) -> None:
+    def _transfer_large(self, length: int) -> None:
+        """A body whose pieces the nodes' disks take as they are: received once, hashed once, while the next one comes."""
+        update = self.hasher.update
+        hashing: Begun | None = None
+        for data in read_pieces(self.request, length):
+            self.received += len(data)
+            if hashing is not None:
+                hashing.wait()
+                hashing = None
+            if self.is_hashed:
+                if len(data) >= HASHED_APART:
+                    hashing = begin_on_disk_thread("digests", update, data)
+                else:
+                    update(data)
+                if hashing is not None and self.received == length:  # with the last piece the nodes ask for the digest
+                    hashing.wait()
+            self._send(data)
+
+    def _send(self, data: bytes | memoryview) -> None:
         failed = None
         for pair in self.live:
             try:

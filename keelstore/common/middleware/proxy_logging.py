@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from keelstore.common.errors import ClientTimeout, ConfigError
 from keelstore.common.headers import title
@@ -36,6 +36,7 @@ BEFORE: Final[tuple[str, ...]] = ()
 MADE: Final = "swift.proxy_access_log_made"
 STATUS_OVERRIDE: Final = "swift.proxy_logging_status"
 CLIENT_GONE: Final = 499
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -209,6 +210,14 @@ class CountedInput:
     def read1(self, *args: Any) -> bytes:
         return self._count(self._source.read1, args)
 
+    def readinto(self, view: memoryview) -> int:
+        read_into = getattr(type(self._source), "readinto", None)
+        if read_into is not None:
+            return self._count(read_into, (self._source, view), int)
+        data = self.read(min(len(view), 65536))
+        view[: len(data)] = data
+        return len(data)
+
     def readline(self, *args: Any) -> bytes:
         return self._count(self._source.readline, args)
 
@@ -218,7 +227,7 @@ class CountedInput:
     def __iter__(self) -> Iterator[bytes]:
         return iter(self.readline, b"")
 
-    def _count(self, method: Callable[..., bytes], args: tuple[Any, ...]) -> bytes:
+    def _count(self, method: Callable[..., T], args: tuple[Any, ...], size_of: Callable[[Any], int] = len) -> T:
         try:
             data = method(*args)
         except ClientTimeout:  # there still, but silent: the 408 that follows says so
@@ -226,9 +235,10 @@ class CountedInput:
         except Exception:
             self.is_broken = True
             raise
-        self.count += len(data)
+        size = size_of(data)
+        self.count += size
         if self.on_part is not None:
-            self.on_part(len(data))
+            self.on_part(size)
         return data
 
     def __getattr__(self, name: str) -> Any:

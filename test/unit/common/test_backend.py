@@ -205,6 +205,65 @@ def test_upload(node, known):
         upload.abort()
 
 
+def test_upload_of_views(node):
+    """Who reads as ever gets bytes, also where what was sent is another's memory."""
+    kinds = set()
+
+    def app(environ, start_response):
+        source = environ["wsgi.input"]
+        parts = [source.read(7), source.read1(100_000), source.read(300_000), source.readline(), source.read()]
+        kinds.update(map(type, parts))
+        return Response(201, {"Etag": hashlib.md5(b"".join(parts)).hexdigest()})(environ, start_response)
+
+    backend, address = node(app)
+    data = os.urandom(1000003)
+    upload = backend.upload(address, "/d", Headers({"X-Timestamp": "1"}), length=len(data))
+    assert upload.ready(5) is None
+    for at in range(0, len(data), 400_000):
+        upload.send(memoryview(data)[at : at + 400_000])
+    assert upload.finish(5).headers["Etag"] == hashlib.md5(data).hexdigest() and kinds == {bytes}
+
+
+def test_views_are_taken_as_they_were_sent_in_process():
+    memory = bytearray(os.urandom(300_000))
+    found = []
+
+    def app(environ, start_response):
+        source = environ["wsgi.input"]
+        source.readline(5)
+        while part := source.take(100_000):
+            found.append(part)
+        return Response(201)(environ, start_response)
+
+    upload = Backend(local={("10.0.0.1", 6200): app}).upload(("10.0.0.1", 6200), "/d", Headers(), length=300_004)
+    assert upload.ready(5) is None
+    upload.send(b"abc\n")
+    upload.send(memoryview(memory))
+    assert upload.finish(5).status == 201
+    assert [type(part) for part in found] == [memoryview] * 3 and all(part.obj is memory for part in found)
+    assert b"".join(found) == memory
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_body_is_read_into_memory_of_the_reader(node, known):
+    def app(environ, start_response):
+        source, memory = environ["wsgi.input"], bytearray(300_000)
+        got, view = bytearray(source.readline()), memoryview(memory)
+        while count := source.readinto(view):
+            got += view[:count]
+        return Response(201, {"Etag": hashlib.md5(got).hexdigest()})(environ, start_response)
+
+    backend, address = node(app)
+    if address in backend._local:
+        return  # ``take`` is its way
+    data = b"a line\n" + os.urandom(1000003)
+    upload = backend.upload(address, "/d", Headers(), length=len(data) if known else None)
+    assert upload.ready(5) is None
+    for at in range(0, len(data), 90_000):
+        upload.send(data[at : at + 90_000])
+    assert upload.finish(5).headers["Etag"] == hashlib.md5(data).hexdigest()
+
+
 def test_empty_upload(node):
     backend, address = node(hashing)
     upload = backend.upload(address, "/d", Headers())

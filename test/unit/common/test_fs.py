@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import mmap
 import os
 import threading
 import time
@@ -468,3 +470,54 @@ def test_pieces_are_written_in_order_however_little_the_file_takes_at_once(tmp_p
         with open(tmp_path / f"f{most}", "wb") as file:
             fs.write_pieces(file.fileno(), pieces)
         assert (tmp_path / f"f{most}").read_bytes() == b"".join(pieces)
+
+
+def aligned_memory(data: bytes) -> memoryview:
+    memory = mmap.mmap(-1, max(len(data), 1))
+    memory[: len(data)] = data
+    return memoryview(memory)[: len(data)]
+
+
+@pytest.mark.parametrize("sizes", [(8192, 4096), (8192, 5000), (100,), (8192, 100, 4096, 4096), (0, 4096)])
+@pytest.mark.parametrize("is_aligned", [True, False])
+def test_what_is_written_past_the_cache_is_in_the_file(tmp_path, sizes, is_aligned):
+    """Whatever this file system makes of it."""
+    with open(tmp_path / "f", "wb", buffering=0) as file:
+        goes_on = fs.set_direct(file.fileno(), True)
+        for number, size in enumerate(sizes):
+            data = bytes([number + 1]) * size
+            if goes_on:
+                goes_on = fs.write_direct(file.fileno(), aligned_memory(data) if is_aligned else memoryview(b"x" + data)[1:])
+            else:
+                fs.write_all(file.fileno(), data)
+    assert (tmp_path / "f").read_bytes() == b"".join(bytes([number + 1]) * size for number, size in enumerate(sizes))
+
+
+def test_a_file_system_that_knows_no_direct_writes_says_so(tmp_path, monkeypatch):
+    def refuse(fd, command, flags=0):
+        if command == fcntl.F_SETFL and flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "no")
+        return 0
+
+    monkeypatch.setattr(fs.fcntl, "fcntl", refuse)
+    with open(tmp_path / "f", "wb") as file:
+        assert not fs.set_direct(file.fileno(), True)
+
+
+@pytest.mark.parametrize(("error", "expected"), [(errno.ENOSPC, DeviceFull), (errno.EIO, OSError)])
+def test_what_a_device_says_of_a_direct_write_is_told(tmp_path, monkeypatch, error, expected):
+    with open(tmp_path / "f", "wb") as file:
+        FaultyOs(fail_at=1, error=error).install(monkeypatch)
+        with pytest.raises(expected):
+            fs.write_direct(file.fileno(), aligned_memory(bytes(8192)))
+
+
+def test_a_file_that_takes_little_at_once_takes_all_in_the_end(tmp_path, monkeypatch):
+    data, real = os.urandom(3 * 8192), os.write
+    for most in (4096, 5000, 1):
+        with open(tmp_path / "f", "wb", buffering=0) as file:
+            fs.set_direct(file.fileno(), False)
+            monkeypatch.setattr(os, "write", lambda fd, some, most=most: real(fd, some[:most]))
+            assert fs.write_direct(file.fileno(), data) is (most == 4096)
+            monkeypatch.setattr(os, "write", real)
+        assert (tmp_path / "f").read_bytes() == data

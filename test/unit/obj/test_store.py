@@ -2,15 +2,16 @@ from __future__ import annotations
 
 import errno
 import gc
+import io
 import os
 import pickle
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from hashlib import md5
 
 import pytest
 
-from keelstore.common import concurrency, fs
+from keelstore.common import aligned, concurrency, fs
 from keelstore.common.errors import (
     DeviceFull,
     KeelstoreError,
@@ -153,6 +154,73 @@ def test_writer_that_is_stopped_does_not_close_what_a_thread_still_writes(box, m
     while os.path.exists(f"/proc/self/fd/{fd}"):
         concurrency.sleep(0.001)
     assert used == [True]
+
+
+def views_of(body: bytes) -> Iterator[memoryview]:
+    for piece in aligned.pieces(io.BytesIO(body), len(body)):
+        assert isinstance(piece, memoryview)
+        yield piece
+
+
+@pytest.mark.parametrize("allocates", [True, False])
+@pytest.mark.parametrize("digests", [True, False])
+@pytest.mark.parametrize("more", [0, 1, 4096, 5000])
+def test_views_go_past_the_page_cache_into_the_same_object(tmp_path, allocates, digests, more):
+    box = StoreBox(str(tmp_path), allocates=allocates)
+    place, body = box.place(), os.urandom(1 << 20) * 5 + b"x" * more
+    upload = box.store.upload(place, len(body), digests=digests)
+    for piece in views_of(body):
+        upload.write(piece)
+    upload.flush()
+    assert upload.size == len(body) and (not digests or upload.digest == md5(body).hexdigest())
+    box.store.commit(upload, place, stamp(0), metadata_of(place, stamp(0), body))
+    assert read(box, place) == body
+    stored = box.store.open(place)
+    assert os.fstat(stored._fd).st_size == stored.size == len(body)
+    stored.close()
+
+
+@pytest.mark.parametrize("refuses", ["flag", "write"])
+def test_views_are_written_by_the_cache_where_it_has_to_be(box, monkeypatch, refuses):
+    def refuse(fd, data):
+        raise OSError(errno.EINVAL, "not here")
+
+    if refuses == "flag":
+        monkeypatch.setattr(fs, "set_direct", lambda fd, is_direct: False)
+    place, body = box.place(), os.urandom(1 << 20) * 3
+    upload = box.store.upload(place, len(body))
+    real = os.write
+    for piece in views_of(body):
+        if refuses == "write":
+            monkeypatch.setattr(os, "write", lambda fd, data: monkeypatch.setattr(os, "write", real) or refuse(fd, data))
+        upload.write(piece)
+        monkeypatch.setattr(os, "write", real)
+    upload.flush()
+    box.store.commit(upload, place, stamp(0), metadata_of(place, stamp(0), body))
+    assert read(box, place) == body
+
+
+def test_an_upload_whose_pieces_become_small_goes_on(box):
+    place, body = box.place(), os.urandom(1 << 20)
+    upload = box.store.upload(place, None)
+    parts: list[bytes | memoryview] = [*views_of(body), b"abc" * 20_000, b"de" * 300_000, *views_of(body), b"f"]
+    for part in parts:
+        upload.write(part)
+    upload.flush()
+    whole = b"".join(parts)
+    assert upload.digest == md5(whole).hexdigest()
+    box.store.commit(upload, place, stamp(0), metadata_of(place, stamp(0), whole))
+    assert read(box, place) == whole
+
+
+def test_a_device_that_is_full_says_so_of_views(box, monkeypatch):
+    place = box.place()
+    upload = box.store.upload(place, 1 << 22)
+    FaultyOs(fail_at=1, error=errno.ENOSPC, only=frozenset({"write"})).install(monkeypatch)
+    with pytest.raises(DeviceFull):
+        upload.write(next(views_of(bytes(1 << 20))))
+    upload.abort()
+    assert not os.path.exists(place.directory)
 
 
 def test_long_upload_cleans_what_others_wrote_meanwhile(box):

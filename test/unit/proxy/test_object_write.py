@@ -170,7 +170,7 @@ def test_streamed_put_gives_up_below_quorum(make_proxy):
     assert [call.was_aborted for call in proxy.sent("object", "PUT")].count(True) == 1
 
 
-@pytest.mark.parametrize("size", [10, 70_000])
+@pytest.mark.parametrize("size", [10, 70_000, 5_000_000])
 def test_body_shorter_than_announced_is_499_and_nothing_is_kept(proxy, size):
     response = proxy.ask("PUT", OBJ, {"Content-Length": str(size + 1)}, b"x" * size)
     assert response.status == 499
@@ -379,7 +379,7 @@ def test_an_input_that_gives_little_at_a_time_is_read_to_its_end(proxy):
     assert {call.body for call in proxy.sent("object", "PUT")} == {b"data"}
 
 
-@pytest.mark.parametrize("size", [4, 70_000])
+@pytest.mark.parametrize("size", [4, 70_000, 4 << 20, 5_000_001])
 @pytest.mark.parametrize("is_local", [False, True])
 def test_a_body_is_hashed_here_only_for_nodes_of_this_process(proxy, monkeypatch, size, is_local):
     hashed, digests = [], []
@@ -414,3 +414,4 @@ def test_a_body_is_hashed_here_only_for_nodes_of_this_process(proxy, monkeypatch
     if is_local:
         assert [digest() for digest in digests] == [md5(body).hexdigest()] * 3
     assert sum(hashed) == (size if is_local else 0)
+    assert {call.body == body for call in proxy.sent("object", "PUT")} == {True}

@@ -1,13 +1,17 @@
 """The proxy over real account, container and object servers in one process, with real rings, files and databases."""
 
+import errno
 import json
+import os
 from hashlib import md5
 
 import pytest
 
+from keelstore.common import aligned, concurrency, fs
 from keelstore.common.expiry import expirer_container
 from test.support.cluster import InProcessCluster
 from test.support.fakes import Input
+from test.support.waiting import until
 
 A = "/v1/AUTH_test"
 NAMES = ["o", "with space", "per%cent %2F", "q?u#e", 'quote"\'s', "smile-😀", "ключ/日本", "a//b/../c/.", "tail/", "new\nline",
@@ -53,7 +57,7 @@ def test_longest_names(cluster):
     assert cluster.ask("PUT", f"{A}/c/{name}x", body=b"x").status == 400
 
 
-@pytest.mark.parametrize("size", [0, 1, 65536, 65537, 1_000_000])
+@pytest.mark.parametrize("size", [0, 1, 65536, 65537, 1_000_000, 4 << 20, 5_000_001])
 @pytest.mark.parametrize("is_chunked", [False, True])
 def test_bodies_of_any_size(cluster, size, is_chunked):
     body = bytes(range(256)) * (size // 256 + 1)
@@ -66,6 +70,45 @@ def test_bodies_of_any_size(cluster, size, is_chunked):
     assert got.headers["Etag"] == md5(body).hexdigest()
     entry, = listed(cluster)
     assert (entry["bytes"], entry["hash"]) == (size, md5(body).hexdigest())
+
+
+def test_a_copy_of_a_large_body_that_fails_drops_out_alone(cluster, monkeypatch):
+    path, body = f"{A}/c/o", os.urandom(6_000_000)
+    broken = cluster.primaries("object", "/AUTH_test/c/o")[0]
+    fds = set()
+    real_create, real_write = fs.create_file, fs.write_direct
+
+    def create_file(directory, *args):
+        new = real_create(directory, *args)
+        if f"/{broken.device}/" in directory:
+            fds.add(new.fd)
+        return new
+
+    def write_direct(fd, data):
+        if fd in fds:
+            raise OSError(errno.EIO, "broken")
+        return real_write(fd, data)
+
+    monkeypatch.setattr(fs, "create_file", create_file)
+    monkeypatch.setattr(fs, "set_direct", lambda fd, is_direct: True)
+    monkeypatch.setattr(fs, "write_direct", write_direct)
+    assert cluster.ask("PUT", path, body=body).status == 201
+    assert fds and len(cluster.files(".data")) == 2
+    monkeypatch.undo()
+    assert cluster.ask("GET", path).body == body
+
+
+@pytest.mark.parametrize("change", [{"Etag": "0" * 32}, {"Content-Length": "6000001"}])
+def test_a_large_body_that_is_not_what_was_said_is_not_stored(cluster, change):
+    answer = cluster.ask("PUT", f"{A}/c/o", change, os.urandom(6_000_000))
+    assert answer.status == (422 if "Etag" in change else 499)
+    assert cluster.files(".data") == [] and cluster.ask("GET", f"{A}/c/o").status == 404
+
+    def are_back() -> bool:
+        concurrency.sleep(0.001)  # the servers hear of it
+        return len(aligned.buffers._permits) == aligned.LIMIT
+
+    until(are_back, "all buffers are given back")
 
 
 def test_container_and_account_flow(cluster):
