@@ -6,8 +6,8 @@
 - ``errors``: the error tree; ``options``: configuration as dataclasses; ``cluster``: the cluster file; ``registry``:
   what ``/info`` publishes; ``plainpickle``: pickles of plain data; ``mime``: content types by name
 - HTTP: ``http`` (requests and responses, sole importer of WebOb); our server ``httpserver``, ``httpconnection``,
-  ``httpinput``, ``httpanswer``, ``proxyprotocol``; what server and client share: ``httpparse``, ``httpbody``, ``relay``;
-  ``ranged`` (answers to Range)
+  ``httpinput``, ``httpanswer``, ``proxyprotocol``, ``admission`` (of uploads); what server and client share:
+  ``httpparse``, ``httpbody``, ``relay``; ``ranged`` (answers to Range)
 - calls to storage nodes: ``backend``, by ``localcall`` or ``httpclient``, both ways at once by ``duplex``;
   ``storage_server`` and ``db_server`` are the other end
 - ``internal``: requests of our own through a pipeline; ``info``: what is known of an account or container; ``cache``,

@@ -30,7 +30,7 @@ from urllib.parse import quote
 from keelstore.common import fs, pending
 from keelstore.common.broker_schema import chexor
 from keelstore.common.broker_steps import Connection, Steps, one_row
-from keelstore.common.concurrency import Semaphore, on_disk_thread, pause
+from keelstore.common.concurrency import Semaphore, off_slow_disk, on_disk_thread, pause
 from keelstore.common.errors import (
     DatabaseCorrupt,
     DeviceFull,
@@ -226,9 +226,8 @@ class Broker(Steps):
         entry = pending.encode(record)
         path = self.locate() + ".pending"
         try:
-            with fs.lock_directory(self.directory, timeout_s):
-                if pending.append(path, entry):
-                    return
+            if off_slow_disk(self.device, self._append, path, entry, timeout_s):
+                return
         except FileNotFoundError:
             raise DatabaseNotFound(self.path) from None
         self._take_turn(timeout_s)
@@ -236,6 +235,10 @@ class Broker(Steps):
             on_disk_thread(self.device, self._write_now, _nothing, True, (record,), timeout_s)
         finally:
             self._turn.release()
+
+    def _append(self, path: str, entry: bytes, timeout_s: float) -> bool:
+        with fs.lock_directory(self.directory, timeout_s):
+            return pending.append(path, entry)
 
     def _write_now(
         self, function: Callable[[Connection], T], takes_pending: bool, records: Sequence[Sequence[Any]],

@@ -248,6 +248,7 @@ def run_apart(seconds: float | None, function: Callable[..., T], *args: Any) -> 
 # -- disk threads ------------------------------------------------------------------------------------------------------
 
 SLOW_S = 1.0  # a disk call that takes longer shows a slow device,
+STUCK_S = 4.0  # of a call: who comes then need not wait, too
 SLOW_FOR_S = 10.0  # which is then kept off the worker's own thread for this long
 THREADS_PER_DEVICE = 4  # so that writers to one device share a journal commit
 
@@ -436,21 +437,44 @@ class Syncs:
 class Pace:
     """Which devices were slow of late, so that calls which could wait for them leave the worker's own thread."""
 
-    __slots__ = ("_running", "_slow_until")
+    __slots__ = ("_running", "_slow_until", "_wary_until")
 
     def __init__(self) -> None:
         self._running: dict[str, dict[object, float]] = {}  # device: {call: began}, oldest first
         self._slow_until: dict[str, float] = {}
+        self._wary_until = 0.0
 
     def is_slow(self, device: str, now: float) -> bool:
         """Whether a call on the device runs, or ran in the last SLOW_FOR_S, for longer than SLOW_S."""
+        return self.longest_s(device, now) > SLOW_S or now < self._slow_until.get(device, 0.0)
+
+    def keeps_off(self, device: str, now: float) -> bool:
+        """Whether calls on the device leave the worker's own thread: because it is slow; or for a while after any was so on
+        that thread, since devices may share a file system, a controller or a journal.
+        """
+        return now < self._wary_until or self.is_slow(device, now)
+
+    def running(self, device: str) -> int:
+        """How many calls on the device run, or wait for a thread."""
+        found = self._running.get(device)
+        return 0 if found is None else len(found)
+
+    def longest_s(self, device: str, now: float) -> float:
+        """How long the first of them has been running."""
         for began in self._running.get(device, {}).values():
-            if now - began > SLOW_S:
-                return True
-            break
-        return now < self._slow_until.get(device, 0.0)
+            return now - began
+        return 0.0
 
     def run(self, device: str, now: float, function: Callable[..., T], *args: Any) -> T:
+        """A call on the worker's own thread."""
+        try:
+            return self.run_apart(device, now, function, *args)
+        finally:
+            if self._slow_until and self._slow_until.get(device, 0.0) > now + SLOW_FOR_S:  # this call's, or one beside it
+                self._wary_until = max(self._wary_until, self._slow_until[device])
+
+    def run_apart(self, device: str, now: float, function: Callable[..., T], *args: Any) -> T:
+        """A call on another."""
         call = object()
         running = self._running.setdefault(device, {})
         running[call] = now
@@ -492,9 +516,35 @@ def on_disk(device: str, function: Callable[..., T], *args: Any) -> T:
     """
     if _syncs.is_possible and not getattr(_native, "is_disk_thread", False):
         now = _monotonic()
-        if not _pace.is_slow(device, now):
+        if not _pace.keeps_off(device, now):
             return _pace.run(device, now, function, *args)
+        return _pace.run_apart(device, now, _disk_threads.run, device, function, *args)  # as slow as ever, or not
     return _disk_threads.run(device, function, *args)
+
+
+def write_on_disk_thread(device: str, function: Callable[..., T], *args: Any) -> T:
+    """As :func:`on_disk_thread`, for what tells how fast the device takes what is written."""
+    return _pace.run_apart(device, _monotonic(), _disk_threads.run, device, function, *args)
+
+
+def off_slow_disk(device: str, function: Callable[..., T], *args: Any) -> T:
+    """Run a short disk call that the page cache answers, as a rule: here; or, while the device is slow, on a native thread
+    for such calls, since a directory that is being written to can hold up who only looks into it.
+    """
+    if _pace.keeps_off(device, _monotonic()):
+        return _disk_threads.run(f"{device}: looks", function, *args)
+    return function(*args)
+
+
+def is_swamped(device: str, most: int) -> bool:
+    """Whether the device is slow, and ``most`` disk calls or more already wait for it here; or twice as many as it has
+    threads, the first of them for so long that one more would be given up before its turn.
+    """
+    waiting = _pace.running(device)
+    if waiting < 2 * THREADS_PER_DEVICE:
+        return False
+    now = _monotonic()
+    return _pace.is_slow(device, now) if waiting >= most else _pace.longest_s(device, now) > STUCK_S
 
 
 def sync(fd: int, data_only: bool = False) -> bool:

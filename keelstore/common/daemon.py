@@ -24,6 +24,7 @@ from keelstore.common.options import Check, one_of, option
 _PR_SET_PDEATHSIG = 1
 _FLOCK = "hhqqi4x"  # struct flock on 64-bit Linux: type, whence, start, length, pid
 _IOPRIO_SET = {"x86_64": 251, "aarch64": 30, "riscv64": 30}
+UNLIMITED = 1 << 30  # open files, where there is no limit
 _IO_CLASSES = {"IOPRIO_CLASS_RT": 1, "IOPRIO_CLASS_BE": 2, "IOPRIO_CLASS_IDLE": 3}
 
 
@@ -97,15 +98,19 @@ def die_with_parent(parent: int, sig: int = signal.SIGTERM) -> None:
         os.kill(os.getpid(), sig)
 
 
-def raise_limits() -> None:
-    """As many open files as the hard limit allows, up to what a busy worker can use."""
+def raise_limits(wanted: int = 0) -> int:
+    """As many open files as the hard limit allows, up to what a busy worker can use, or to ``wanted``; how many it is now."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
+    wanted = max(wanted, 65536)
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(hard, wanted)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            return wanted
+    return UNLIMITED if soft == resource.RLIM_INFINITY else soft
 
 
 # -- who runs ----------------------------------------------------------------------------------------------------------

@@ -141,6 +141,14 @@ class DeviceFull(StorageError):
     """No room within the reserve (ENOSPC, EDQUOT or ``fallocate_reserve``)."""
 
 
+class DeviceBusy(StorageError):
+    """The device is slow, and as much as may waits for it."""
+
+    def __init__(self, device: str = ""):
+        super().__init__(f"device {device} is slow, and enough waits for it")
+        self.device = device
+
+
 class XattrNotSupported(StorageError):
     """The file system refuses extended attributes."""
 

@@ -13,8 +13,9 @@ from typing import Any, Final
 
 REBUILD_NOW: Final = "X-Keelstore-Rebuild"  # of a REPLICATE: have your daemons look at this partition at once
 READER_CHECKS: Final = "X-Keelstore-Reader-Checks"  # of a GET of a fragment: who asks checks what is made of it
-REASON: Final = "X-Backend-Keelstore-Reason"  # of a 507: ROOM where the device is sound, but full
+REASON: Final = "X-Backend-Keelstore-Reason"  # of a 507: ROOM where the device is sound, but full; of a 503: BUSY
 ROOM: Final = "room"
+BUSY: Final = "busy"  # sound, with more to do than it should have waiting
 CHECK_FIRST: Final = "X-Keelstore-Check-First"  # of a GET of a fragment: read and check all of it before any is sent
 TRUE_VALUES: Final = frozenset({"true", "1", "yes", "on", "t", "y"})
 

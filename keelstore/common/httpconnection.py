@@ -5,7 +5,8 @@ What it promises:
 - Bytes of one request are never taken for another: heads are parsed strictly (``httpparse.py``), and after any doubt, or with
   more than a little of a body unread, the connection is closed.
 - An answer that broke off never looks whole: the connection is reset.
-- Every wait is bounded: a head must arrive within ``client_timeout`` from its first byte, a body must move within it.
+- Every wait is bounded: a head must arrive within ``client_timeout`` from its first byte, a body must move within it,
+  and, but for that of a storage server's client, PACE bytes (``httpinput.py``) further within it.
 
 Beyond WSGI: ``environ["RAW_PATH_INFO"]``; the methods of ``wsgi.input`` in ``httpinput.py``; an answer may have a method
 ``file_region() -> (fd, offset, count) | None``: its whole body as part of an open file, sent without passing through Python;
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from keelstore.common import concurrency
 from keelstore.common.errors import KeelstoreError, RequestError, WaitTimeout
-from keelstore.common.http import REASONS, failure_response, status_line
+from keelstore.common.http import REASONS, WSGIApp, failure_response, status_line
 from keelstore.common.httpanswer import make_head
 from keelstore.common.httpbody import Chunked, Fixed, Wire
 from keelstore.common.httpinput import NoBody, RequestBody, UnreadableBody
@@ -69,6 +70,7 @@ class Connection:
 
     def close(self) -> None:
         self.server.idle.pop(self.stream, None)
+        self.server.half_heard.pop(self.stream, None)
         self.stream.close()
 
     def run(self) -> None:
@@ -90,8 +92,10 @@ class Connection:
         if self.server.ssl_context is not None:
             self.stream = self.stream.to_tls(self.server.ssl_context)
             self.wire = Wire(self.stream)
+            self.server.half_heard[self.stream] = None
             with concurrency.time_limit(self.stream.timeout):
                 self.stream.handshake()
+            self.server.half_heard.pop(self.stream, None)
             is_secure = True
         self._base = _base_environ(remote, local, is_secure)
         while self._serve_one():
@@ -122,7 +126,11 @@ class Connection:
         if end > 0 and data[0] > 0x20:
             wire.pending, wire.start = data[end + 4 :], 0
             return data[:end]
-        return self._read_slow_head(data)
+        self.server.half_heard[self.stream] = None
+        try:
+            return self._read_slow_head(data)
+        finally:
+            self.server.half_heard.pop(self.stream, None)
 
     def _read_slow_head(self, data: bytes) -> bytes | None:
         """As :meth:`_read_head`, for a head that comes in pieces, or begins with what should not be there."""
@@ -213,9 +221,9 @@ class Connection:
         else:
             source = Chunked(wire) if length == CHUNKED else Fixed(wire, length)
             if head.expects_continue:
-                body = RequestBody(source, environ, self.stream.send)
+                body = RequestBody(source, environ, self.stream.send, server.pace_s)
             else:
-                body = RequestBody(source, None, None)
+                body = RequestBody(source, None, None, server.pace_s)
         environ["wsgi.input"] = body
         self._is_http10 = head.version != 11
         connection = environ.get("HTTP_CONNECTION")
@@ -224,7 +232,15 @@ class Connection:
         if server.meter is None:
             return self._answer(environ, body, head.keep_alive and server.keepalive_s > 0)
         method, started = self._method, time.monotonic()
-        is_kept = self._answer(environ, body, head.keep_alive and server.keepalive_s > 0)
+        if not length or server.admission is None:
+            is_kept = self._answer(environ, body, head.keep_alive and server.keepalive_s > 0)
+        elif server.admission.admits():
+            try:
+                is_kept = self._answer(environ, body, head.keep_alive and server.keepalive_s > 0)
+            finally:
+                server.admission.ended()
+        else:
+            is_kept = self._answer(environ, body, head.keep_alive and server.keepalive_s > 0, server.refuse_upload)
         status = self._status  # as the application gave it
         server.meter.record(method, int(status[:3]) if status and status[:3].isdigit() else 500, time.monotonic() - started)
         return is_kept
@@ -241,13 +257,15 @@ class Connection:
         self._status, self._headers = status, headers
         return _no_write
 
-    def _answer(self, environ: dict[str, Any], body: RequestBody | NoBody, keep_alive: bool) -> bool:
+    def _answer(
+        self, environ: dict[str, Any], body: RequestBody | NoBody, keep_alive: bool, app: WSGIApp | None = None
+    ) -> bool:
         """Call the application and send what it gives; whether the connection may be used again."""
         self._status, self._head_sent = None, False
         result: Any = None
         try:
             try:
-                result = self.server.app(environ, self._start_response)
+                result = (app or self.server.app)(environ, self._start_response)
             except RequestError as error:
                 result = self._own_answer(error, environ)
             except Exception as error:

@@ -14,6 +14,7 @@ Errors of reading: ClientTimeout (silence), ClientDisconnect (gone, or broken fr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from time import monotonic
 from typing import Any, TypeVar
 
 from keelstore.common.errors import ClientDisconnect, ClientTimeout, WaitTimeout
@@ -22,6 +23,7 @@ from keelstore.common.httpparse import ProtocolError, is_plain
 
 CONTINUE_HEADERS = "keelstore.continue_headers"
 CHUNK = 65536
+PACE = 65536  # bytes of a body that are to arrive within client_timeout, where less than what is asked for comes at a time
 T = TypeVar("T")
 V = TypeVar("V")
 
@@ -118,31 +120,55 @@ class UnreadableBody(NoBody):
 class RequestBody(FileLike):
     """The input of a request that came over a connection."""
 
-    __slots__ = ("_environ", "_pairs", "_send", "awaits_continue", "failed", "source")
+    __slots__ = ("_arrived", "_environ", "_pace_s", "_pairs", "_send", "_waited_s", "awaits_continue", "failed", "source")
 
-    def __init__(self, source: Source, environ: dict[str, Any] | None, send: Callable[[bytes], None] | None):
-        """``environ`` and ``send`` are given when the client waits for 100 Continue."""
+    def __init__(self, source: Source, environ: dict[str, Any] | None, send: Callable[[bytes], None] | None,
+                 pace_s: float = 0.0):
+        """``environ`` and ``send`` are given when the client waits for 100 Continue; ``pace_s``: the most to wait for
+        PACE bytes, in all, where they come in smaller pieces; 0: no bound but that of each wait."""
         self._held = b""
         self.source = source
         self.failed = False  # reading broke off: nothing can follow on this connection
         self.awaits_continue = environ is not None
         self._environ, self._send = environ, send
         self._pairs: Iterable[tuple[str, str]] = ()
+        self._pace_s, self._waited_s, self._arrived = pace_s, 0.0, 0
 
     @property
     def ended(self) -> bool:
         return self.source.ended and not self.failed
 
     def _more(self, size: int) -> bytes:
-        return self._read(self.source.more, size)
+        if not self._pace_s:
+            return self._read(self.source.more, size)
+        began = monotonic()
+        data = self._read(self.source.more, size)
+        if len(data) < size:
+            self._keep_pace(len(data), began)
+        return data
 
     def readinto(self, view: memoryview) -> int:
         """As :meth:`read1`, into memory of the caller; how much, 0 at the end. Copies nothing where the length is known."""
         if not self._held and isinstance(self.source, Fixed):
-            return self._read(self.source.into, view)
+            began = monotonic()
+            count = self._read(self.source.into, view)
+            if count < len(view) and self._pace_s:
+                self._keep_pace(count, began)
+            return count
         data = self.read1(len(view))
         view[: len(data)] = data
         return len(data)
+
+    def _keep_pace(self, count: int, began: float) -> None:
+        """Less came than was asked for. Raises ClientTimeout for a client that sends a byte now and then."""
+        self._arrived += count
+        if self._arrived >= PACE:
+            self._arrived, self._waited_s = 0, 0.0
+            return
+        self._waited_s += monotonic() - began
+        if self._waited_s > self._pace_s and not self.source.ended:
+            self.failed = True
+            raise ClientTimeout(headers={"Connection": "close"})
 
     def _read(self, method: Callable[[V], T], argument: V) -> T:
         if self.awaits_continue:

@@ -20,6 +20,7 @@ from keelstore.common.errors import WaitTimeout
 _AGAIN = (errno.EAGAIN, errno.EWOULDBLOCK)
 _select, _ssl, _plain = native_module("select"), native_module("ssl"), native_module("socket")
 _RESET = struct.pack("ii", 1, 0)  # linger: on, 0 s
+_NOTSENT_LOWAT, _UNSENT = 25, 131072  # TCP_NOTSENT_LOWAT: bytes that the kernel holds for a reader beyond what it lets come
 _GREEDY = 1 << 20  # bytes that one green thread may move without a wait before it lets others run
 
 
@@ -276,6 +277,7 @@ def listen(address: tuple[str, int], backlog: int = 4096, reuse_port: bool = Fal
         if reuse_port:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, _UNSENT)  # as all these, inherited by what is accepted
         sock.bind(address)
         sock.listen(backlog)
         sock.setblocking(False)

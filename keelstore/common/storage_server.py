@@ -20,6 +20,7 @@ from keelstore.common.cluster import Cluster
 from keelstore.common.errors import (
     BadRequest,
     DatabaseCorrupt,
+    DeviceBusy,
     DeviceFull,
     DeviceUnavailable,
     LockTimeout,
@@ -30,7 +31,7 @@ from keelstore.common.errors import (
     StorageError,
     XattrNotSupported,
 )
-from keelstore.common.headers import REASON, ROOM, is_true
+from keelstore.common.headers import BUSY, REASON, ROOM, is_true
 from keelstore.common.http import IN_PROCESS, Environ, Request, Response, StartResponse, error_response, split_path
 from keelstore.common.limits import is_valid_text
 from keelstore.common.metrics import Meter
@@ -180,6 +181,8 @@ class StorageServer:
 
     def _storage_error(self, error: StorageError, request: Request) -> Response:
         status = status_of(error)
+        if isinstance(error, DeviceBusy):
+            return Response(status, {REASON: BUSY, "Retry-After": "1"})
         if status in (500, 503):
             self.logger.error("%s %s: %s (txn: %s)", request.method, request.path_quoted(),
                               error or type(error).__name__, request.trans_id)
@@ -208,7 +211,7 @@ def status_of(error: StorageError) -> int:
         return 404
     if isinstance(error, ObjectCollision):
         return 403
-    if isinstance(error, (LockTimeout, ObjectStateChanged, DatabaseCorrupt)):
+    if isinstance(error, (LockTimeout, ObjectStateChanged, DatabaseCorrupt, DeviceBusy)):
         return 503
     return 500
 

@@ -5,6 +5,7 @@ from one role to another on the same node is a function call.
 
 - ``__main__``: entry point of ``keelstore-node CONF`` and of the servers that run a single role
 - ``command``: the command line that starts a program of ours again
+- ``descriptors``: how many connections the limit of open files allows
 - ``listeners``: listening sockets that workers share, and fairness between them
 - ``roles``: configuration files to what is to run
 - ``supervisor``: binds, forks, replaces, stops, reloads

@@ -14,10 +14,11 @@ from collections.abc import Sequence  # noqa: E402
 from dataclasses import replace  # noqa: E402
 from typing import NoReturn  # noqa: E402
 
-from keelstore.common import allocator, logs  # noqa: E402
+from keelstore.common import allocator, daemon, logs  # noqa: E402
 from keelstore.common.daemon import AlreadyRunning  # noqa: E402
 from keelstore.common.errors import ConfigError, KeelstoreError, RingError  # noqa: E402
 from keelstore.common.wsgi import STORAGE_KINDS  # noqa: E402
+from keelstore.node import descriptors  # noqa: E402
 from keelstore.node.command import own_command  # noqa: E402
 from keelstore.node.listeners import BindError  # noqa: E402
 from keelstore.node.roles import load_node, load_role, socket_of  # noqa: E402
@@ -54,6 +55,7 @@ def main(arguments: Sequence[str] | None = None, role: str | None = None) -> int
     try:
         program = load_role(options.conf, role) if role else load_node(options.conf)
         if options.test_config:
+            descriptors.fit(program, daemon.raise_limits(descriptors.wanted(program)))
             print(f"{options.conf}: the configuration loads")
             return 0
         if options.run_dir:

@@ -81,10 +81,17 @@ class Counts:
         self._table[worker * self.listeners + listener] += change
 
     def is_ahead(self, worker: int, listener: int) -> bool:
-        """Whether another worker has fewer connections of this listener."""
+        """Whether another worker has fewer connections of this listener, by more than an eighth where they are many."""
         table, step = self._table, self.listeners
         own = table[worker * step + listener]
+        own -= own >> 3
         return any(-1 < table[place] < own for place in range(listener, self.workers * step, step))
+
+    def has_room_elsewhere(self, worker: int, listener: int, limit: int) -> bool:
+        """Whether another worker has fewer than ``limit`` connections of this listener."""
+        table, step = self._table, self.listeners
+        return any(-1 < table[place] < limit for place in range(listener, self.workers * step, step)
+                   if place != worker * step + listener)
 
 
 class SharedListener:
@@ -103,6 +110,10 @@ class SharedListener:
         counted.on_close = self._forget
         counts.add(worker, listener, 1)
         return counted, peer
+
+    def has_room_elsewhere(self, limit: int) -> bool:
+        """Whether another worker has fewer than ``limit`` connections."""
+        return self._counts.has_room_elsewhere(self._worker, self._listener, limit)
 
     def _forget(self) -> None:
         self._counts.add(self._worker, self._listener, -1)

@@ -28,8 +28,9 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 from keelstore.common import daemon
+from keelstore.common.httpserver import MAX_CLIENTS
 from keelstore.common.logs import NOTICE
-from keelstore.node import listeners, worker
+from keelstore.node import descriptors, listeners, worker
 from keelstore.node.roles import Program
 
 INHERITED = "KEELSTORE_SUPERVISOR"  # environment variable: what an executed-anew supervisor takes over
@@ -113,7 +114,11 @@ class Supervisor:
         except listeners.Stopped:
             return 0
         daemon.drop_privileges(self.program.process.user)
-        daemon.raise_limits()
+        limit = daemon.raise_limits(descriptors.wanted(self.program))
+        self.program = descriptors.fit(self.program, limit)
+        for service in self.program.services:
+            if (service.connections.max_clients or 0) < MAX_CLIENTS:
+                self.log.info("%s: at most %d connections of a worker", service.name, service.connections.max_clients)
         if self.program.background is not None:
             self.program.background.open()
         self._counts = listeners.Counts(max(1, self.program.workers), len(self._bound))

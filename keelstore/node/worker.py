@@ -52,7 +52,8 @@ def serve(program: Program, bound: Bound, counts: Counts, number: int, ready_fd:
             for known_as in reached_as(address):
                 serve_locally(known_as, service.app)
         meter = None if service.kind in STORAGE_KINDS else service.meter  # those count for themselves
-        servers.append(Server(listener, service.app, service.connections, service.logger, service.ssl_context, meter))
+        servers.append(Server(listener, service.app, service.connections, service.logger, service.ssl_context, meter,
+                              service.kind in STORAGE_KINDS))
     for server in servers:
         concurrency.spawn(_serve, server, program)
     if ready_fd >= 0:

@@ -9,10 +9,12 @@ from hashlib import md5
 from typing import TYPE_CHECKING
 
 from keelstore.common import aligned
+from keelstore.common.concurrency import is_swamped
 from keelstore.common.errors import (
     BadRequest,
     ClientDisconnect,
     ClientTimeout,
+    DeviceBusy,
     EntityTooLarge,
     LengthRequired,
     ObjectCollision,
@@ -57,6 +59,8 @@ class Put:
         size = self._check_headers(names.obj)
         self.part_power = next_part_power(environ)
         self.place = server.place(policy, names)
+        if server.most_waiting and is_swamped(names.device, server.most_waiting):
+            raise DeviceBusy(names.device)
         self.names = (names.account, names.container, names.obj)
         self.policy = policy
         self.fragment, self.is_durable = server.fragment_of(request, policy)

@@ -47,6 +47,7 @@ class ObjectServer(StorageServer):
             commit_window_s=options.commit_window, bytes_per_sync=options.mb_per_sync << 20,
             allocates=not options.disable_fallocate, logger=logger, clock=clock,
         )  # fmt: skip
+        self.most_waiting = options.max_waiting_for_device
         self.scanner = self.store.scanner()
         self.ssync_places = Semaphore(options.replication_concurrency) if options.replication_concurrency else None
         self._rings: dict[int, RingFile | None] = {}

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 
 from keelstore.common import events, fs
-from keelstore.common.concurrency import on_disk, on_disk_thread
+from keelstore.common.concurrency import off_slow_disk, on_disk, on_disk_thread
 from keelstore.common.errors import (
     ObjectCollision,
     ObjectCorrupt,
@@ -148,7 +148,7 @@ class ObjectStore:
         OSError.
         """
         try:
-            names = os.listdir(place.directory)
+            names = off_slow_disk(place.device, os.listdir, place.directory)
         except FileNotFoundError:
             return FileSet()
         except NotADirectoryError as error:
@@ -162,7 +162,7 @@ class ObjectStore:
 
     def _open_file(self, place: Place, name: str) -> int:
         try:
-            return os.open(f"{place.directory}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+            return off_slow_disk(place.device, os.open, f"{place.directory}/{name}", os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             raise ObjectStateChanged(f"{place.directory}/{name} vanished") from None
         except OSError as error:

@@ -25,7 +25,7 @@ from hashlib import md5
 from typing import Any
 
 from keelstore.common import fs
-from keelstore.common.concurrency import on_disk, on_disk_thread
+from keelstore.common.concurrency import on_disk, write_on_disk_thread
 from keelstore.common.errors import DeviceFull, ObjectStateChanged, StorageError
 from keelstore.common.room import Reserve, allocate, check_room
 from keelstore.common.timestamp import Timestamp
@@ -262,7 +262,7 @@ class Upload:
         pieces, self._pieces, self._held = self._pieces, [], 0
         if pieces:
             self._is_busy = True
-            on_disk_thread(self._place.device, self._write, pieces)
+            write_on_disk_thread(self._place.device, self._write, pieces)
 
     def _write(self, pieces: list[bytes | memoryview]) -> None:
         new = self._new

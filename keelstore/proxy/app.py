@@ -78,6 +78,7 @@ class ProxyApp:
         self.by_policy = by_policy or policy_options(options, cluster.policies, {})
         self.health = Health(options.error_suppression_limit, options.error_suppression_interval, options.timing_expiry,
                              time.monotonic, logger, self.stats)
+        self.health.is_own = backend.is_local
         self.owner_headers = lower_set(options.swift_owner_headers)
         self.denied_hosts = lower_set(options.deny_host_headers)
         self.content_types = content_types(options.swift_dir)

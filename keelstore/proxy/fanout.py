@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from keelstore.common.backend import Upload
 from keelstore.common.concurrency import Event, spawn, time_limit
 from keelstore.common.errors import BackendError, KeelstoreError, WaitTimeout
-from keelstore.common.headers import REASON, ROOM, Headers, is_true
+from keelstore.common.headers import BUSY, REASON, ROOM, Headers, is_true
 from keelstore.common.http import Response
 from keelstore.common.quorum import best_response, have_quorum
 from keelstore.proxy.placement import Nodes
@@ -186,10 +186,12 @@ def announced(length: int | None, headers: Headers) -> int:
 
 
 def note_failure(app: ProxyApp, node: Any, method: str, path: str, status: int, headers: Headers, size: int = 0) -> None:
-    """A node answered 5xx. 507 for want of room for a PUT of ``size`` bytes: pass it by with such; any other 507: leave it
-    alone at once; else count it.
+    """A node answered 5xx. 503 for having enough to do: pass it by for a moment. 507 for want of room for a PUT of ``size``
+    bytes: pass it by with such; any other 507: leave it alone at once; else count it.
     """
-    if status == 507 and dict.get(headers, REASON) == ROOM:
+    if status == 503 and dict.get(headers, REASON) == BUSY:
+        app.health.busy(node)
+    elif status == 507 and dict.get(headers, REASON) == ROOM:
         app.health.full(node, size if method == "PUT" else 0, f"{method} {path}")
     elif status == 507:
         app.health.limit_now(node, f"{method} {path}: 507 Insufficient Storage")

@@ -8,7 +8,8 @@ it last, and it is given a tenth of the time. So a frozen node, whose devices wo
 length, costs one wait and not hundreds.
 
 A device that has no room is sound: it still serves, deletes, and takes what is smaller than what it refused. Only PUTs of
-that size, or larger ones, pass it by for ``FULL_S``.
+that size, or larger ones, pass it by for ``FULL_S``. Nor is one at fault that is slow and has enough waiting for it: PUTs
+pass it by for ``BUSY_S``.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from keelstore.common.errors import BackendTimeout, WaitTimeout
 from keelstore.common.stats import NoStats
 
 SUSPECT_SHARE = 10
+BUSY_S = 1.0  # that a device with too much to do gets no PUT: as long as clients are told to wait
 FULL_S = 15.0  # that a device without room gets no PUT; short, since asking one costs little
 _MAX_KEYS = 100_000  # devices remembered; a ring is smaller
 
@@ -31,10 +33,12 @@ class Health:
     def __init__(self, limit: int, interval_s: float, timing_expiry_s: float, clock: Callable[[], float],
                  logger: logging.Logger, stats: NoStats | None = None):
         self.stats = stats or NoStats()
+        self.is_own: Callable[[tuple[str, int]], bool] = lambda _address: False  # of this process, which cannot be frozen
         self.limit, self.interval_s, self.timing_expiry_s = limit, interval_s, timing_expiry_s
         self.clock, self.logger = clock, logger
         self._errors: dict[str, list[float]] = {}  # key: [count, time of the last]
         self._full: dict[str, tuple[float, int]] = {}  # key: (until when, the smallest size refused)
+        self._busy: dict[str, float] = {}  # key: until when
         self._timings: dict[str, tuple[float, float]] = {}  # ip: (milliseconds, expiry)
         self._suspects: dict[tuple[str, int], float] = {}  # address: until when
 
@@ -91,13 +95,42 @@ class Health:
             return False
         return size >= record[1]
 
+    def busy(self, node: Any) -> None:
+        """The device has so much to do that it takes nothing more for now."""
+        if len(self._busy) >= _MAX_KEYS:
+            self._busy.clear()
+        now = self.clock()
+        if self._busy.get(node.key, 0.0) < now - self.interval_s or node.key not in self._busy:
+            self.logger.warning("node %s is slow, and refuses what it cannot do soon", node.key)
+        self._busy[node.key] = now + BUSY_S
+        self.stats.increment("error_limiter.busy")
+
+    @property
+    def has_busy(self) -> bool:
+        """Whether any device has ever been busy."""
+        return bool(self._busy)
+
+    def is_busy(self, node: Any) -> bool:
+        """Whether the device has just refused something for having too much to do."""
+        until = self._busy.get(node.key)
+        return until is not None and until > self.clock()
+
     def passed_by(self, size: int) -> Callable[[Any], bool]:
         """Which devices are to get no PUT of so many bytes."""
-        return lambda node: self.is_limited(node) or (bool(self._full) and self.is_full(node, size))
+        return lambda node: (self.is_limited(node) or (bool(self._full) and self.is_full(node, size))
+                             or (bool(self._busy) and self.is_busy(node)))
 
     def failed(self, node: Any, what: str, error: BaseException) -> None:
-        """Count a request that got no answer; a node that kept silent becomes suspect."""
+        """Count a request that got no answer; a node that kept silent becomes suspect. ``what``: method and path. A PUT
+        that a device of this process did not carry out in time tells of that device alone, which refuses more by itself.
+        """
         if isinstance(error, (BackendTimeout, WaitTimeout)):
+            if self.is_own(node.address):
+                if what.startswith("PUT "):
+                    self.busy(node)
+                    return
+                self.error(node, f"{what}: {error}")
+                return
             if len(self._suspects) >= _MAX_KEYS:
                 self._suspects.clear()
             self._suspects[node.address] = self.clock() + self.interval_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from keelstore.common.errors import BadRequest, LengthRequired, NotFound, RequestError
@@ -31,6 +32,7 @@ from keelstore.proxy.sharded import shard_for
 if TYPE_CHECKING:
     from keelstore.proxy.app import ProxyApp
 
+MOST_BUSY = 32  # devices in a row that are busy, beyond which no others are looked for
 POLICY_KEY = "HTTP_X_BACKEND_STORAGE_POLICY_INDEX"
 _WHOLE = re.compile(r"\A\s*[+-]?[0-9]{1,4000}\s*\Z")
 
@@ -146,10 +148,32 @@ class ObjectController:
         headers = self._headers(request, policy, ring)
         nodes = self._nodes_for_put(ring, part, policy, erasure.stored_size(policy, request.content_length))
         count = nodes.primary_count
+        if app.health.has_busy:
+            self._check_busy(ring, part, policy.write_quorum(count))
         each = self._with_updates(request, info, headers, count, policy.write_quorum(count))
         if isinstance(policy, ErasureCodingPolicy):
-            return erasure.put(app, request, policy, nodes, part, path, each)
-        return replicated.put(app, request, policy, nodes, part, path, each)
+            response = erasure.put(app, request, policy, nodes, part, path, each)
+        else:
+            response = replicated.put(app, request, policy, nodes, part, path, each)
+        if response.status == 503 and any(map(app.health.is_busy, ring.primaries(part))):
+            response.headers["Retry-After"] = "1"
+        return response
+
+    def _check_busy(self, ring: Any, part: int, quorum: int) -> None:
+        """Raises RequestError 503, with nothing of the body read, while too few devices would take it: the others have just
+        refused one for being slow."""
+        is_busy, left, busy = self.app.health.is_busy, quorum, 0
+        for node in chain(ring.primaries(part), ring.handoffs(part)):
+            if is_busy(node):
+                busy += 1
+                if busy > MOST_BUSY:
+                    break
+            else:
+                left -= 1
+                if not left:
+                    return
+        if busy:
+            raise RequestError("The devices for this object are busy.", status=503, headers={"Retry-After": "1"})
 
     def _check_put(self, request: ProxyRequest) -> None:
         """Raises RequestError for what is wrong with the request, in the field's order."""

@@ -9,5 +9,6 @@ They compare in turns (A B A B), in many short rounds, and quote the least or th
 - ``pipeline``: what the filters of the full pipeline cost, and how fast a large object of segments streams
 - ``scale``: what operations cost as work grows; of ``scale_rows`` (rows of a container, of an account), ``scale_device`` (objects on a device),
   ``scale_ring`` (devices of a ring) and ``curves`` (the picture)
+- ``overload``: more asked than can be done; of ``crowds`` (of clients) and ``slow_device`` (a throttled one)
 - ``serving``: the process that serves one store through several pipelines; ``meter``: CPU time of processes, rounds
 """

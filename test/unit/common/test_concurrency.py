@@ -195,3 +195,67 @@ def test_on_disk_thread_in_a_forked_child():
         finally:
             os._exit(2)
     assert os.waitpid(pid, 0)[1] == 0
+
+
+# -- slow devices
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Seconds that pass only when a test says so, and a memory of slow devices of its own."""
+    now = [1000.0]
+    monkeypatch.setattr(concurrency, "_monotonic", lambda: now[0])
+    monkeypatch.setattr(concurrency, "_pace", concurrency.Pace())
+    return now
+
+
+def taking(clock, seconds, then=None):
+    def call():
+        clock[0] += seconds
+        return then() if then else threading.get_ident()
+
+    return call
+
+
+def test_slow_device_is_kept_off_this_thread_for_a_while_and_others_with_it(clock):
+    here = threading.get_ident()
+    assert concurrency.off_slow_disk("a", taking(clock, 0)) == here
+    concurrency.on_disk("a", taking(clock, 2.0))
+    for device in ("a", "b"):  # they may share a file system
+        assert concurrency.off_slow_disk(device, taking(clock, 0)) != here
+        assert concurrency.on_disk(device, taking(clock, 0)) != here
+    clock[0] += concurrency.SLOW_FOR_S + 1
+    for device in ("a", "b"):
+        assert concurrency.off_slow_disk(device, taking(clock, 0)) == here
+
+
+def test_device_that_stays_slow_on_its_threads_is_kept_off_and_no_other(clock):
+    here = threading.get_ident()
+    concurrency.on_disk("a", taking(clock, 2.0))
+    for _ in range(5):
+        clock[0] += concurrency.SLOW_FOR_S - 1
+        assert concurrency.on_disk("a", taking(clock, 2.0)) != here
+    assert concurrency.off_slow_disk("b", taking(clock, 0)) == here
+    concurrency.write_on_disk_thread("b", taking(clock, 2.0))
+    assert concurrency.off_slow_disk("b", taking(clock, 0)) != here
+
+
+def nested(clock, device, depth, look, seconds=0.0):
+    """What ``look`` gives with so many calls running on the device."""
+    if not depth:
+        return look()
+    return concurrency._pace.run_apart(device, clock[0], taking(clock, seconds, lambda: nested(clock, device, depth - 1, look, seconds)))
+
+
+def test_swamped_is_a_slow_device_for_which_many_calls_wait(clock):
+    def look():
+        return concurrency.is_swamped("a", 16)
+
+    assert not nested(clock, "a", 100, look)  # many, and fast
+    assert not nested(clock, "a", 10, look, seconds=0.3)  # slow, and few
+    assert nested(clock, "a", 16, look, seconds=0.1)  # many, and slow
+    clock[0] += 100
+    assert nested(clock, "a", 10, look, seconds=0.5)  # few, the first of them for long
+    clock[0] += 100
+    assert not nested(clock, "a", 3, look, seconds=60)
+    assert not concurrency.is_swamped("a", 16) and not nested(clock, "a", 100, lambda: concurrency.is_swamped("b", 16), seconds=1)

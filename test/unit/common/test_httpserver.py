@@ -7,11 +7,12 @@ import subprocess
 
 import pytest
 
-from keelstore.common import concurrency, sockets
-from keelstore.common.errors import BadRequest, ClientDisconnect, ClientTimeout
+from keelstore.common import admission, concurrency, httpinput, sockets
+from keelstore.common.errors import BadRequest, ClientDisconnect, ClientTimeout, WaitTimeout
 from keelstore.common.http import Request, Response
 from keelstore.common.httpserver import ServerOptions, server_options
 from keelstore.common.limits import Limits
+from keelstore.common.metrics import Meter
 from keelstore.common.middleware.s3api.chunks import open_stream
 from test.support.smuggling import CHUNKED_HEAD, DOUBTFUL, REFUSED
 from test.support.wire import dial, read_all, read_until, serve, talk
@@ -657,6 +658,159 @@ def test_idle_connection_gives_way_when_all_places_are_taken():
         first.close(), second.close()
 
 
+class Held:
+    """An application whose answers wait until they are let go."""
+
+    def __init__(self):
+        self.at_work, self.go = 0, concurrency.Event()
+
+    def __call__(self, environ, start_response):
+        self.at_work += 1
+        self.go.wait(30)
+        return Response(200, body=b"done")(environ, start_response)
+
+
+def occupy(served, app, count):
+    """So many connections with a request at work."""
+    streams = [dial(served.address, 30) for _ in range(count)]
+    for stream in streams:
+        stream.send(b"GET /o HTTP/1.1\r\n\r\n")
+    until(lambda: concurrency.sleep(0.01) or app.at_work == count, "all are at work")
+    return streams
+
+
+def until(condition, what):
+    """As ``waiting.until``, for a server in this very thread."""
+    with concurrency.time_limit(30, AssertionError(what)):
+        while not condition():
+            concurrency.sleep(0.01)
+
+
+def test_connections_beyond_all_places_are_refused_until_one_is_free():
+    app = Held()
+    options = ServerOptions(client_timeout_s=30, max_clients=2, overload_wait_s=0)
+    with serve(app, options) as served:
+        streams = occupy(served, app, 2)
+        for request in (b"", b"GET /o HTTP/1.1\r\n\r\n", b"PUT /o HTTP/1.1\r\nContent-Length: 100000\r\nExpect: 100-continue\r\n\r\n"):
+            answer = talk(served.address, request, 30)
+            assert answer.startswith(b"HTTP/1.1 503 ") and b"\r\nRetry-After: 1\r\n" in answer and b"\r\nX-Trans-Id: " in answer
+            assert b"X-Backend-Keelstore-Reason" not in answer
+        app.go.set()
+        for stream in streams:
+            assert b"done" in read_until(stream, b"done")
+        assert b"done" in talk(served.address, closing(b"GET /o HTTP/1.1\r\n\r\n"), 30)
+        for stream in streams:
+            stream.close()
+    assert app.at_work == 3  # nothing of what was refused came through
+
+
+def test_new_connection_waits_a_moment_for_a_place():
+    app = Held()
+    with serve(app, ServerOptions(client_timeout_s=30, max_clients=1, overload_wait_s=30)) as served:
+        (first,) = occupy(served, app, 1)
+        second = dial(served.address, 30)
+        second.send(closing(b"GET /o HTTP/1.1\r\n\r\n"))
+        concurrency.sleep(0.05)
+        app.go.set()
+        assert b"done" in read_all(second)  # the first is idle now, and gives way
+        assert b"done" in read_all(first)
+        first.close(), second.close()
+
+
+def test_storage_server_says_that_its_devices_are_not_at_fault():
+    app = Held()
+    with serve(app, ServerOptions(client_timeout_s=30, max_clients=1, overload_wait_s=0), is_backend=True) as served:
+        (first,) = occupy(served, app, 1)
+        assert b"\r\nX-Backend-Keelstore-Reason: busy\r\n" in talk(served.address, b"GET /o HTTP/1.1\r\n\r\n", 30)
+        app.go.set()
+        first.close()
+
+
+def test_heads_that_do_not_end_give_way_oldest_first():
+    with serve(Echo(), ServerOptions(client_timeout_s=30, max_clients=2, overload_wait_s=0)) as served:
+        first, second = dial(served.address, 30), dial(served.address, 30)
+        for number, stream in enumerate((first, second)):
+            stream.send(b"GET /o HTTP/1.1\r\nX-A: ")
+            until(lambda number=number: len(served.server.half_heard) > number, "its head has begun")
+        assert talk(served.address, closing(b"GET /o HTTP/1.1\r\n\r\n"), 30).startswith(b"HTTP/1.1 200")
+        assert read_all(first) == b""
+        second.send(b"b\r\n\r\n")
+        assert read_until(second, b"\r\n\r\n").startswith(b"HTTP/1.1 200")
+        first.close(), second.close()
+
+
+def test_another_worker_is_left_what_it_has_places_for():
+    app, others = Held(), [True]
+    with serve(app, ServerOptions(client_timeout_s=30, max_clients=1, overload_wait_s=0)) as served:
+        served.server._others_have_room = lambda limit: others[0]
+        (first,) = occupy(served, app, 1)
+        second = dial(served.address, 30)
+        second.send(b"GET /o HTTP/1.1\r\n\r\n")
+        with pytest.raises(WaitTimeout):
+            second.receive(timeout=0.2)
+        others[0] = False
+        assert read_all(second).startswith(b"HTTP/1.1 503 ")
+        app.go.set()
+        first.close(), second.close()
+
+
+def test_body_that_trickles_is_timed_out_though_it_never_rests(monkeypatch):
+    app = Echo()
+    with serve(app, ServerOptions(client_timeout_s=1)) as served:
+        stream = dial(served.address, 30)
+        stream.send(b"PUT /o HTTP/1.1\r\nContent-Length: 1000\r\n\r\n")
+        sent = 0
+        with pytest.raises((OSError, StopIteration)):
+            while sent < 999:  # would take ten times as long
+                stream.send(b"x")
+                sent += 1
+                if app.error is not None:
+                    raise StopIteration
+                concurrency.sleep(0.01)
+        assert isinstance(app.error, ClientTimeout)
+        assert read_all(stream).startswith(b"HTTP/1.1 408 ")
+        stream.close()
+
+
+def test_body_in_small_pieces_that_keeps_pace_is_read(monkeypatch):
+    monkeypatch.setattr(httpinput, "PACE", 10)
+    app = Echo()
+    with serve(app, ServerOptions(client_timeout_s=5)) as served:
+        stream = dial(served.address, 30)
+        stream.send(closing(b"PUT /o HTTP/1.1\r\nContent-Length: 100\r\n\r\n"))
+        for _ in range(20):
+            stream.send(b"12345")
+            concurrency.sleep(0.005)
+        assert read_all(stream).endswith(b"12345" * 20)
+        stream.close()
+
+
+def test_what_a_server_sends_to_a_storage_server_may_trickle():
+    with serve(Echo(), ServerOptions(client_timeout_s=1), is_backend=True) as served:
+        assert served.server.pace_s == 0 and served.server.admission is None
+
+
+def test_uploads_beyond_what_a_late_worker_can_do_are_refused_before_their_bodies(monkeypatch):
+    monkeypatch.setattr(admission, "FEW", 2)
+    app = Held()
+    with serve(app, ServerOptions(client_timeout_s=30), meter=Meter("proxy")) as served:
+        served.server.admission.note(10.0)  # late
+        put = b"PUT /o HTTP/1.1\r\nContent-Length: 100000\r\nExpect: 100-continue\r\n\r\n"
+        streams = [dial(served.address, 30) for _ in range(2)]
+        for stream in streams:
+            stream.send(put)
+        until(lambda: app.at_work == 2, "as many as are never too many")
+        answer = talk(served.address, put, 30)
+        assert answer.startswith(b"HTTP/1.1 503 ") and b"\r\nRetry-After: 1\r\n" in answer and b"100 Continue" not in answer
+        reader = dial(served.address, 30)
+        reader.send(closing(b"GET /o HTTP/1.1\r\n\r\n"))
+        until(lambda: app.at_work == 3, "what is no upload is served")
+        app.go.set()
+        assert b"done" in read_all(reader)
+        for stream in (*streams, reader):
+            stream.close()
+
+
 # -- TLS, PROXY, options
 
 
@@ -720,7 +874,7 @@ def test_proxy_protocol():
 def test_options_come_from_conf_and_limits():
     options = server_options({"client_timeout": "7", "keepalive_timeout": "0", "max_clients": "5",
                               "require_proxy_protocol": "yes"}, Limits(max_header_size=100, max_request_line=200))
-    assert options == ServerOptions(7.0, 0.0, 5, True, 200, 100, 201)
+    assert options == ServerOptions(7.0, 0.0, 5, require_proxy_protocol=True, max_request_line=200, max_header_size=100, max_headers=201)
     assert server_options({}, Limits()) == ServerOptions()
 
 
