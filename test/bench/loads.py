@@ -14,6 +14,10 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from test.bench.multipart import GET as MULTIPART_GET
+from test.bench.multipart import PARTS, Multipart
+from test.bench.multipart import PUT as MULTIPART_PUT
+
 MIB = 1 << 20
 SMALL, LARGE = 4096, 64 * MIB
 SMALL_OBJECTS, LARGE_OBJECTS = 300, 4
@@ -62,20 +66,28 @@ class Row:
     def title(self) -> str:
         if self.entries:
             return f"listing of {self.entries:,} names"
+        if self.is_multipart:
+            return f"64 MiB in {PARTS} {'parts, upload' if self.workload == MULTIPART_PUT else 'ranges, download'}"
         return f"{self.workload.upper()} {'64 MiB' if self.size >= MIB else '4 KiB'}"
 
     @property
     def is_large(self) -> bool:
         return self.size >= MIB
 
+    @property
+    def is_multipart(self) -> bool:
+        return self.workload in (MULTIPART_PUT, MULTIPART_GET)
+
 
 Aims = dict[str, tuple[float, float]]
+_LARGE = ("put", "get", MULTIPART_PUT, MULTIPART_GET)
 _EC: Aims = dict.fromkeys(("put", "get", "head", "delete"), (6, 8))
 AIMS: dict[str, dict[str, Aims]] = {
     "swift": {"copies": {"put": (8, 8), "get": (10, 8), "head": (8, 8), "delete": (8, 8)}, "ec": _EC,
-              "s3": dict.fromkeys(_EC, (8, 8)), "large": {"put": (2, 2), "get": (2, 2)}, "list": {"list": (5, 3)}},
+              "s3": dict.fromkeys(_EC, (8, 8)), "large": dict.fromkeys(_LARGE, (2, 2)), "list": {"list": (5, 3)}},
     "rgw": {"copies": {"put": (2, 1), "get": (1, 1), "head": (1, 1), "delete": (2, 1)}, "ec": {},
-            "s3": {"put": (2, 1), "get": (1, 1), "head": (1, 1), "delete": (2, 1)}, "large": {"put": (1, 1), "get": (4, 1)},
+            "s3": {"put": (2, 1), "get": (1, 1), "head": (1, 1), "delete": (2, 1)},
+            "large": {**dict.fromkeys(_LARGE, (1, 1)), "get": (4, 1)},
             "list": {"list": (1, 1)}}}
 ALL = ("put", "get", "head", "delete")
 
@@ -88,10 +100,12 @@ def rows(is_quick: bool) -> list[Row]:
     """The standard set, or one that takes a quarter of its time."""
     if is_quick:
         return [*several(COPIES, SMALL, (1, 32), ALL), *several(COPIES, LARGE, (4,), ("put", "get")), Row(COPIES, "list", 0, 1, 1000),
-                *several(EC, SMALL, (8,), ("put", "get")), *several(S3, SMALL, (8,), ("put", "get"))]
+                *several(EC, SMALL, (8,), ("put", "get")), *several(S3, SMALL, (8,), ("put", "get")),
+                *several(S3, LARGE, (PARTS,), (MULTIPART_PUT, MULTIPART_GET))]
     return [*several(COPIES, SMALL, (1, 8, 32), ALL), *several(COPIES, LARGE, (1, 4), ("put", "get")), Row(COPIES, "list", 0, 1, 10_000),
             *several(EC, SMALL, (8,), ALL), *several(EC, LARGE, (4,), ("put", "get")),
-            *several(S3, SMALL, (32,), ALL), *several(S3, LARGE, (4,), ("put", "get"))]
+            *several(S3, SMALL, (32,), ALL), *several(S3, LARGE, (4,), ("put", "get")),
+            *several(S3, LARGE, (PARTS,), (MULTIPART_PUT, MULTIPART_GET))]
 
 
 def generator(shared: Path) -> ModuleType:
@@ -134,10 +148,13 @@ class Load:
             objects=SMALL_OBJECTS, deletes=300, list_objects=10_000, cycle=LARGE_OBJECTS, presign=4000, procs=1, settle=0.3, pids=pids,
             label=target.label)
         self._load = bench.Bench(self._options)
+        self._multipart = Multipart(bench, self._load, self._options)
 
     def measure(self, row: Row) -> dict[str, Any]:
         """A JSON line of the load generator. RuntimeError when it could not measure."""
         self._options.list_objects = row.entries
+        if row.is_multipart:
+            return self._multipart.measure(row.workload, row.connections)
         # of the few large ones all count, from the first byte: a window of time would cut them anywhere
         self._options.count = row.connections * (2 if row.connections > 1 else 4) if row.is_large else None
         said = io.StringIO()
@@ -160,7 +177,9 @@ class Load:
         for number in range(20):
             target = self._load.t.put(container, self._bench.obj_name(b"warm", number), SMALL).split()[1].decode()
             self._load.t.once("PUT", target, {"X-Auth-Token": getattr(self._load.t, "token", "")}, bytes(SMALL))
-        if row.workload == "get" and row.is_large:  # and read: who reads it first may check it, and each of our processes does so once
+        if row.workload == MULTIPART_GET:
+            self._multipart.fill()
+        elif row.workload == "get" and row.is_large:  # and read: who reads it first may check it, and each of our processes does so once
             self._options.count = WARM_READS
             self._load.measure("get", 4, row.size)
         elif row.workload in ("get", "head"):
