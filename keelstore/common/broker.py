@@ -183,9 +183,12 @@ class Broker(Steps):
             status = os.stat(path)
         except FileNotFoundError:
             raise DatabaseNotFound(path) from None
-        if time.time_ns() - status.st_mtime_ns < RACY_NS:
-            return None
-        return status.st_ino, status.st_mtime_ns, status.st_size
+        return self._state_of(status)
+
+    @staticmethod
+    def _state_of(status: os.stat_result) -> tuple[int, int, int] | None:
+        changed_at = status.st_mtime_ns
+        return None if time.time_ns() - changed_at < RACY_NS else (status.st_ino, changed_at, status.st_size)
 
     def write(
         self, function: Callable[[Connection], T], *, takes_pending: bool = True, timeout_s: float | None = None
@@ -223,7 +226,7 @@ class Broker(Steps):
     def put_record(self, record: Sequence[Any], timeout_s: float | None = None) -> None:
         """Add one row update: an append, or a merge of all that waits when that is more than the cap."""
         timeout_s = self.pending_timeout_s if timeout_s is None else timeout_s
-        entry = pending.encode(record)
+        entry = pending.encode(tuple(record))
         path = self.locate() + ".pending"
         try:
             if off_slow_disk(self.device, self._append, path, entry, timeout_s):

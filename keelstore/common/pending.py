@@ -7,8 +7,11 @@ directory. A torn last entry, from a crash in the middle of an append, costs onl
 from __future__ import annotations
 
 import binascii
+import errno
+import fcntl
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from keelstore.common import fs, plainpickle
@@ -16,8 +19,9 @@ from keelstore.common import fs, plainpickle
 CAP = 131072  # bytes; beyond it an update goes into the database with all that waits
 
 
-def encode(record: Sequence[Any]) -> bytes:
-    return b":" + binascii.b2a_base64(plainpickle.dumps(tuple(record)), newline=False)
+@lru_cache(maxsize=64)  # the same row goes to the databases of several devices
+def encode(record: tuple[Any, ...]) -> bytes:
+    return b":" + binascii.b2a_base64(plainpickle.dumps(record), newline=False)
 
 
 def decode(data: bytes, on_bad: Callable[[Exception], None]) -> list[Any]:
@@ -50,6 +54,23 @@ def append(path: str, entry: bytes) -> bool:
         return True
     finally:
         os.close(fd)
+
+
+def append_at_once(path: str, lock_path: str, entry: bytes) -> bool:
+    """As :func:`append`, under the directory's lock (``lock_path``, as ``fs.lock_directory`` takes it). False, with nothing
+    done, when another holds the lock, too. Raises as ``append``.
+    """
+    lock = os.open(lock_path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                return False
+            raise
+        return os.fstat(lock).st_nlink > 0 and append(path, entry)
+    finally:
+        os.close(lock)
 
 
 def size(path: str) -> int:

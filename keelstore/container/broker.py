@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from keelstore.common import pending
 from keelstore.common.broker import RACY_NS, Broker, DatabaseNotFound
 from keelstore.common.broker_steps import (
     NAMES_AT_ONCE,
@@ -25,6 +26,7 @@ from keelstore.common.broker_steps import (
     parse_metadata,
     timestamp_of,
 )
+from keelstore.common.concurrency import is_off_limits
 from keelstore.common.errors import RequestError
 from keelstore.common.limits import Limits
 from keelstore.common.listing import ListingQuery, Row, Span, Subdir, page
@@ -277,7 +279,24 @@ class ContainerBroker(Broker):
                          meta_timestamp))  # fmt: skip
 
     def delete_object(self, name: str, timestamp: str, policy_index: int) -> None:
-        self.put_record((name, timestamp, 0, rows.DELETED_TYPE, rows.DELETED_ETAG, 1, policy_index, None, None))
+        self.put_record(rows.deletion(name, timestamp, policy_index))
+
+    def put_record_at_once(self, record: tuple[Any, ...]) -> bool:
+        """As ``put_record``, if that waits for nothing, there is a database, and its rows are known to belong to no shard.
+        False: nothing was done. Raises DeviceFull, OSError.
+        """
+        if self._rangeless is None or is_off_limits(self.device):
+            return False
+        files = self.files()
+        if len(files) != 1:
+            return False
+        path = files[0]
+        try:
+            if self._state_of(os.stat(path)) != self._rangeless:
+                return False
+            return pending.append_at_once(path + ".pending", f"{self.directory}/.lock", pending.encode(record))
+        except FileNotFoundError:
+            return False
 
     def row_of(self, record: Sequence[Any]) -> dict[str, Any]:
         item = rows.item_of(record)

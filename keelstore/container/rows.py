@@ -101,6 +101,11 @@ def merge(one: ObjectRow, other: ObjectRow) -> ObjectRow:
     return merged
 
 
+def deletion(name: str, timestamp: str, policy_index: int) -> tuple[Any, ...]:
+    """The record of a ``.pending`` file for a row that goes."""
+    return (name, timestamp, 0, DELETED_TYPE, DELETED_ETAG, 1, policy_index, None, None)
+
+
 def item_of(record: Sequence[Any]) -> dict[str, Any]:
     """The item of one record of a container's ``.pending`` file. Raises IndexError, TypeError."""
     return {

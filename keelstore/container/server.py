@@ -14,10 +14,11 @@ from keelstore.common.broker_steps import Connection
 from keelstore.common.cluster import Cluster, load_cluster
 from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.db_server import ALSO_KNOWN, DatabaseServer, listing_response
-from keelstore.common.errors import BadRequest, NotFound
+from keelstore.common.errors import BadRequest, NotFound, RequestError, StorageError
 from keelstore.common.events import CONTAINER, DATABASE, hint_change
 from keelstore.common.headers import Headers, is_true
 from keelstore.common.http import Request, Response, http_date
+from keelstore.common.limits import is_valid_text
 from keelstore.common.listing_render import (
     JSON,
     PLAIN,
@@ -30,10 +31,10 @@ from keelstore.common.listing_render import (
 from keelstore.common.logs import logger_for
 from keelstore.common.names import is_auto_create
 from keelstore.common.options import parse
-from keelstore.common.storage_server import Handler, Names
+from keelstore.common.storage_server import Handler, Names, check_segment
 from keelstore.common.sync_realms import Realms
 from keelstore.common.timestamp import ZERO, Timestamp
-from keelstore.container import sync_to
+from keelstore.container import rows, sync_to
 from keelstore.container.broker import SHARDED, SHARDING, ContainerBroker, ContainerInfo, PutOutcome
 from keelstore.container.options import ContainerServerOptions
 from keelstore.container.rows import meta_time
@@ -103,6 +104,45 @@ class ContainerServer(DatabaseServer[ContainerBroker]):
         broker.delete_object(names.obj, timestamp, self._row_policy(request))
         hint_change(CONTAINER, broker.device_path, broker.directory)
         return Response(204)
+
+    def at_once(self, method: str, path: str, headers: Headers) -> Response | None:
+        """The answer to a request of this process for one row, where it is the usual one and waits for nothing: what
+        ``__call__`` would do and say, for a third of the cost. None: nothing has been done, ask in full.
+        """
+        if (method != "PUT" and method != "DELETE") or self.stats or self.logger.isEnabledFor(logging.DEBUG):
+            return None
+        started = time.time()
+        get = headers.get
+        policy = get("X-Backend-Storage-Policy-Index", "0")
+        parts = path.split("/", 5)
+        if (len(parts) != 6 or not all(parts[1:]) or "\0" in path or not is_valid_text(path)
+                or not (policy.isascii() and policy.isdigit() and len(policy) < 10)
+                or not is_true(get("X-Backend-Accept-Redirect"))):
+            return None
+        _, device, partition, account, container, name = parts
+        try:
+            check_segment("device", device)
+            check_segment("partition", partition)
+            timestamp = Timestamp(headers["X-Timestamp"]).internal
+            if method == "PUT":
+                size, content_type, etag = headers["X-Size"], headers["X-Content-Type"], headers["X-Etag"]
+                if not (size.isdigit() and len(size) < 19 and (size + content_type + etag).isascii()):
+                    return None
+                record = (name, timestamp, int(size), content_type, etag, 0, int(policy),
+                          _time(get("X-Content-Type-Timestamp")), _time(get("X-Meta-Timestamp")))  # fmt: skip
+            else:
+                record = rows.deletion(name, timestamp, int(policy))
+            device_path = self.device_path(device)
+            broker = self.brokers.get(device_path, partition, account, container)
+            if (method == "PUT" and not self.reserve.allows(device_path)) or not broker.put_record_at_once(record):
+                return None
+        except (RequestError, StorageError, KeyError, ValueError, OSError):
+            return None  # in full it is answered as it must be
+        hint_change(CONTAINER, device_path, broker.directory)
+        response = Response(201 if method == "PUT" else 204, _TAKEN.copy(), body=b"")
+        if self.meter is not None:
+            self.meter.record(method, response.status, time.time() - started)
+        return response
 
     def _ready_for_row(
         self, request: Request, names: Names, timestamp: str, broker: ContainerBroker
@@ -389,6 +429,7 @@ def backend_headers(info: ContainerInfo) -> Headers:
     })  # fmt: skip
 
 
+_TAKEN = Headers({"Content-Type": "text/html; charset=UTF-8", "Content-Length": "0"})  # of an answer without more to say
 _ABSENT = {
     "X-Backend-Timestamp": ZERO.internal, "X-Backend-PUT-Timestamp": ZERO.internal,
     "X-Backend-DELETE-Timestamp": ZERO.internal, "X-Backend-Status-Changed-At": ZERO.internal,

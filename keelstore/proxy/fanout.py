@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from keelstore.common.backend import Upload
-from keelstore.common.concurrency import Event, spawn, time_limit
+from keelstore.common.concurrency import Event, start_all, time_limit
 from keelstore.common.errors import BackendError, KeelstoreError, WaitTimeout
 from keelstore.common.headers import BUSY, REASON, ROOM, Headers, is_true
 from keelstore.common.http import Response
@@ -86,8 +87,7 @@ def gather(
             elif not enough.is_set and is_enough(results):
                 enough.set()
 
-    for job in jobs:
-        spawn(run, job)
+    start_all([partial(run, job) for job in jobs])
     enough.wait()
     if running[0] and grace_s > 0:
         try:
