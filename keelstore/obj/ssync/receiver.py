@@ -9,7 +9,8 @@ the session is over and the connection with it, so that bytes of a body cannot b
 sub-request counts only for an object that was wanted a moment ago: no sender can delete, by mistake or on purpose, what
 it did not offer.
 
-Small objects are taken in several at a time, so that they share the device's journal commits.
+Objects are taken in several at a time, so that they share the device's journal commits: small ones are read and then left
+to themselves, and of one that is not large the end, its syncs above all, runs while the next is read.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from keelstore.common import fs, proof
-from keelstore.common.concurrency import Pool, Task, on_disk_thread
+from keelstore.common.concurrency import Event, Pool, Task, on_disk_thread
 from keelstore.common.errors import (
     BadRequest,
     ClientDisconnect,
@@ -59,7 +60,8 @@ if TYPE_CHECKING:
 
 BATCH = 256  # offers that are looked up in one visit to a disk thread
 SMALL = 65536  # bytes of a body that is read before its sub-request begins
-AT_ONCE = 8  # such sub-requests
+ENDS_ALONE = 16 << 20  # bytes of a body up to which the next sub-request begins when it has been read, not when it is safe
+AT_ONCE = 8  # sub-requests; no more than one of them reads
 PLACE_WAIT_S = 1.0  # for a place among the sessions: most take milliseconds, and to come again costs more than to wait
 
 
@@ -105,14 +107,17 @@ class SessionInput(FileLike):
 
 
 class PieceOf(FileLike):
-    """The next ``size`` bytes of a stream, as the whole input of a sub-request."""
+    """The next ``size`` bytes of a stream, as the whole input of a sub-request. ``released`` is set when that will read
+    no more of the stream: it has all, or has met an error, or has ended.
+    """
 
-    __slots__ = ("_error", "_source", "left")
+    __slots__ = ("_error", "_source", "left", "released")
 
     def __init__(self, source: Any, size: int):
         self._held = b""
         self._source, self.left = source, size
         self._error: BaseException | None = None  # what broke the stream: nothing may be read from it any more
+        self.released = Event()
 
     @property
     def ended(self) -> bool:
@@ -127,11 +132,15 @@ class PieceOf(FileLike):
             data: bytes = self._source.read1(min(size, self.left))
         except BaseException as error:
             self._error = error
+            self.released.set()
             raise
         if not data:
             self._error = ClientDisconnect("the stream ended within a body")
+            self.released.set()
             raise self._error
         self.left -= len(data)
+        if not self.left:
+            self.released.set()
         return data
 
     def finish(self) -> None:
@@ -350,7 +359,10 @@ class Receiver:
                                                         size)
         else:
             piece = PieceOf(self.source, size)
-            self._run(name_hash, method, path, headers, piece, size)
+            task = self._running[name_hash] = self._pool.spawn(self._run, name_hash, method, path, headers, piece, size)
+            piece.released.wait()
+            if size > ENDS_ALONE:
+                task.wait()
             piece.finish()
         self._check_failures()
 
@@ -412,6 +424,8 @@ class Receiver:
             is_success = False
         finally:
             self._running.pop(name_hash, None)
+            if isinstance(body, PieceOf):
+                body.released.set()
         if is_success:
             self._successes += 1
         else:

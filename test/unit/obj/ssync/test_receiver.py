@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from hashlib import md5
 from pathlib import Path
@@ -131,6 +132,58 @@ def test_only_what_is_newer_is_wanted(box: ServerBox) -> None:
     assert box.files(box.place("gone")) == ["9.ts"]
 
 
+def test_an_object_is_read_while_the_one_before_is_synced(box: ServerBox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each commit waits until the last of all bodies has begun to be stored: one after the other they would never end."""
+    names = ["one", "two", "three"]
+    begun, last = [], concurrency.Event()
+    commit, upload = box.store.commit, box.store.upload
+
+    def watched(*args: Any, **options: Any) -> Any:
+        begun.append(args[0].name)
+        if len(begun) == len(names):
+            last.set()
+        return upload(*args, **options)
+
+    def patient(*args: Any, **options: Any) -> Any:
+        last.wait(60)
+        return commit(*args, **options)
+
+    monkeypatch.setattr(box.store, "upload", watched)
+    monkeypatch.setattr(box.store, "commit", patient)
+    session = Session(box)
+    assert len(session.check(*(f"{hash_of(name)} {T1.internal}" for name in names))) == len(names)
+    session.say(":UPDATES: START", *(line for name in names for line in put(name, name.encode() * 50_000, T1)))
+    assert session.end() == DONE
+    assert begun == [f"/a/c/{name}" for name in names]
+    for name in names:
+        assert box.files(box.place(name)) == ["1.data"]
+
+
+def test_metadata_waits_for_data_that_is_still_synced(box: ServerBox) -> None:
+    session = Session(box)
+    assert session.check(f"{hash_of('o')} {T1.internal} m:{(T2.raw - T1.raw):x}")
+    session.say(":UPDATES: START", *put("o", b"abc" * 50_000, T1), "POST /a/c/o", f"X-Timestamp: {T2.internal}", "X-Object-Meta-A: b", "")
+    assert session.end() == DONE
+    assert box.files(box.place("o")) == ["1.data", "2.meta"]
+
+
+def test_a_body_that_cannot_be_stored_fails_alone(box: ServerBox, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = box.store.commit
+
+    def failing(upload: Any, place: Any, *args: Any, **options: Any) -> Any:
+        if place.name == "/a/c/bad":
+            raise OSError(errno.EIO, "the disk is broken")
+        return commit(upload, place, *args, **options)
+
+    monkeypatch.setattr(box.store, "commit", failing)
+    session = Session(box)
+    assert session.check(f"{hash_of('bad')} {T1.internal}", f"{hash_of('good')} {T1.internal}")
+    session.say(":UPDATES: START", *put("bad", b"abc" * 50_000, T1), *put("good", b"def" * 50_000, T1), ":UPDATES: END")
+    assert session.hear() == [":ERROR: 500 b'ERROR: With :UPDATES: 1 failures to 1 successes'"]
+    session.rest()
+    assert box.files(box.place("good")) == ["1.data"] and box.files(box.place("bad")) == []
+
+
 def test_metadata_follows_its_data_in_one_session(box: ServerBox) -> None:
     session = Session(box)
     assert session.check(f"{hash_of('o')} {T1.internal} m:{(T2.raw - T1.raw):x}")
@@ -190,7 +243,10 @@ def test_many_failures_end_the_session(tmp_path: Path) -> None:
                     "Etag: wrong", f"X-Timestamp: {T1.internal}", "", b"x" * 70000)  # fmt: skip
         if session.duplex.has_spoken():
             break
-    assert session.hear() == [":ERROR: 0 'Too many 2 failures to 0 successes'"]
+    else:
+        session.say(":UPDATES: END")
+    [said] = session.hear()  # those that are being stored when the second fails are read, and fail, as well
+    assert said in [f":ERROR: 0 'Too many {failures} failures to 0 successes'" for failures in (2, 3, 4, 5)]
 
 
 @pytest.mark.parametrize("lines, error", [
