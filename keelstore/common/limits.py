@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from keelstore.common.errors import BadRequest, EntityTooLarge, PreconditionFailed
-from keelstore.common.headers import is_user_meta, wire_to_text
+from keelstore.common.headers import LEVELS, is_user_meta, wire_to_text
 from keelstore.common.names import RESERVED
 from keelstore.common.options import not_negative, option, positive
+
+if TYPE_CHECKING:
+    from keelstore.common.http import Request
 
 RESERVED_ROOM = 64  # characters that a reserved name may have beyond the limit: a prefix, or a timestamp with offset
 
@@ -84,6 +88,19 @@ def check_metadata(limits: Limits, level: str, headers: Iterable[tuple[str, str]
             raise BadRequest(f"Too many metadata items; max {limits.max_meta_count}")
         if total > limits.max_meta_overall_size:
             raise BadRequest(f"Total metadata too large; max {limits.max_meta_overall_size}")
+
+
+def check_request(limits: Limits, level: str, request: Request) -> None:
+    """As :func:`check_metadata` for the headers of a request. Nearly all have no metadata, and none that is too long."""
+    metadata, longest = _METADATA_KEYS[level], limits.max_header_size
+    for key, value in request.environ.items():
+        if (key[:5] == "HTTP_" or key in _BARE_KEYS) and (len(value) > longest or key.startswith(metadata)):
+            check_metadata(limits, level, request.header_items())
+            return
+
+
+_METADATA_KEYS: Final = {level: f"HTTP_X_{level.upper()}_META_" for level in LEVELS}
+_BARE_KEYS: Final = frozenset({"CONTENT_TYPE", "CONTENT_LENGTH"})
 
 
 def check_merged_metadata(limits: Limits, level: str, metadata: Mapping[str, str]) -> None:

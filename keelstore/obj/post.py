@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from keelstore.common.errors import ObjectNotFound, RequestError
 from keelstore.common.headers import Headers, is_sysmeta
 from keelstore.common.http import Environ, Request, Response
-from keelstore.common.limits import check_metadata
+from keelstore.common.limits import check_request
 from keelstore.common.timestamp import Timestamp
 from keelstore.obj.reader import StoredObject
 from keelstore.obj.request import (
@@ -32,7 +32,7 @@ def post(server: ObjectServer, request: Request) -> Response:
     check_delete_at(request, timestamp)
     type_time = content_type_timestamp(environ, timestamp)
     if not request.is_true_header("X-Backend-Replication"):  # what one device holds another must be able to take
-        check_metadata(server.cluster.limits, "object", request.header_items())
+        check_request(server.cluster.limits, "object", request)
     part_power = next_part_power(environ)
     place = server.place(policy, names)
     fragment, _ = server.fragment_of(request, policy)

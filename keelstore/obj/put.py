@@ -27,7 +27,7 @@ from keelstore.common.errors import (
 )
 from keelstore.common.headers import Headers
 from keelstore.common.http import DIGEST, Request, Response
-from keelstore.common.limits import check_metadata, check_name_length, check_size
+from keelstore.common.limits import check_name_length, check_request, check_size
 from keelstore.common.timestamp import Timestamp
 from keelstore.obj.fileset import FileSet
 from keelstore.obj.mime_put import MimeDocuments
@@ -100,7 +100,7 @@ class Put:
             raise BadRequest("No content type")
         check_delete_at(request, self.timestamp)
         if not request.is_true_header("X-Backend-Replication"):  # what one device holds another must be able to take
-            check_metadata(limits, "object", request.header_items())
+            check_request(limits, "object", request)
         return size
 
     def _check_existing(self) -> None:

@@ -9,7 +9,7 @@ from keelstore.common.errors import BadRequest
 from keelstore.common.headers import Headers, text_to_wire, wire_to_text
 from keelstore.common.http import Response, encode_query
 from keelstore.common.info import ACCOUNT_RECHECK, account_info_of, begin_change, cache_key, end_change, remember
-from keelstore.common.limits import check_metadata, check_name_length, listing_limit
+from keelstore.common.limits import check_name_length, check_request, listing_limit
 from keelstore.common.timestamp import Timestamp
 from keelstore.proxy.fanout import Answer, are_all_good, outcome, to_quorum
 from keelstore.proxy.reader import Reading, Target
@@ -101,7 +101,7 @@ class AccountController:
         """The headers of a PUT or POST. Raises BadRequest for metadata beyond the limits."""
         environ = request.environ
         mapping = self.app.headers["account"]
-        check_metadata(self.app.cluster.limits, "account", request.header_items())
+        check_request(self.app.cluster.limits, "account", request)
         headers = mapping.forwarded(environ)
         mapping.removals(environ, headers)
         acl = environ.get("HTTP_X_ACCOUNT_ACCESS_CONTROL")

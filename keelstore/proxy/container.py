@@ -18,7 +18,7 @@ from keelstore.common.info import (
     end_change,
     remember,
 )
-from keelstore.common.limits import check_metadata
+from keelstore.common.limits import check_request
 from keelstore.common.names import is_auto_create
 from keelstore.proxy import cors
 from keelstore.proxy.account import check_length, listing_query, stagger_s
@@ -117,7 +117,7 @@ class ContainerController:
     def put(self, request: ProxyRequest) -> Response:
         app = self.app
         self._clean_acls(request)
-        check_metadata(app.cluster.limits, "container", request.header_items())
+        check_request(app.cluster.limits, "container", request)
         policy_index = self._policy_index(request)
         headers = self._headers(request)
         check_length(app, "container", request.container, request.account)
@@ -143,7 +143,7 @@ class ContainerController:
     def post(self, request: ProxyRequest) -> Response:
         app = self.app
         self._clean_acls(request)
-        check_metadata(app.cluster.limits, "container", request.header_items())
+        check_request(app.cluster.limits, "container", request)
         headers = self._headers(request)
         self._need_account(request)
         return self._write(request, "POST", headers)

@@ -12,7 +12,7 @@ from keelstore.common.expiry import expirer_container
 from keelstore.common.headers import Headers, is_true, wire_to_text
 from keelstore.common.http import Response
 from keelstore.common.info import ContainerInfo
-from keelstore.common.limits import check_metadata, check_name_length, check_size, is_utf8
+from keelstore.common.limits import check_name_length, check_request, check_size, is_utf8
 from keelstore.common.names import quoted, visible_name
 from keelstore.common.options import node_count
 from keelstore.common.policy import ErasureCodingPolicy, Policy
@@ -192,7 +192,7 @@ class ObjectController:
         check_name_length(limits, "object", request.obj)
         settle_expiry(request)
         check_content_type(request)
-        check_metadata(limits, "object", request.header_items())
+        check_request(limits, "object", request)
 
     def _nodes_for_put(self, ring: Any, part: int, policy: Policy, size: int) -> Nodes:
         app = self.app
@@ -213,7 +213,7 @@ class ObjectController:
             return denied.answer
         settle_expiry(request)
         check_content_type(request)
-        check_metadata(app.cluster.limits, "object", request.header_items())
+        check_request(app.cluster.limits, "object", request)
         ring, part, path = self._place(request, policy)
         headers = self._headers(request, policy, ring)
         nodes = app.nodes("object", ring, part, policy)

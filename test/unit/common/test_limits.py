@@ -1,11 +1,13 @@
 import pytest
 
 from keelstore.common.errors import BadRequest, EntityTooLarge, PreconditionFailed
+from keelstore.common.http import Request
 from keelstore.common.limits import (
     Limits,
     check_merged_metadata,
     check_metadata,
     check_name_length,
+    check_request,
     check_size,
     is_utf8,
     is_valid_text,
@@ -80,3 +82,21 @@ def test_a_limit_too_large_is_refused(text):
 def test_text_validity():
     assert is_utf8("a") and is_utf8("\xc3\xa9") and not is_utf8("\xe9") and not is_utf8("\x00")
     assert is_valid_text("é") and not is_valid_text("\udcff") and not is_valid_text("\x00") and is_valid_text("\x00", internal=True)
+
+
+@pytest.mark.parametrize("environ", [
+    {}, {"HTTP_X_OBJECT_META_A": "v"}, {"HTTP_X_OBJECT_META_A": "v" * 257}, {"HTTP_X_OBJECT_META_": "v"},
+    {"HTTP_X_OTHER": "v" * 8192}, {"HTTP_X_OTHER": "v" * 8193}, {"CONTENT_TYPE": "v" * 8193}, {"wsgi.input": 5, "OTHER": "v" * 8193},
+    {f"HTTP_X_OBJECT_META_{number}": "v" for number in range(91)}, {f"HTTP_X_CONTAINER_META_{number}": "v" for number in range(91)},
+])  # fmt: skip
+def test_the_headers_of_a_request_are_judged_as_their_items(environ):
+    request = Request(environ)
+    for level in ("account", "container", "object"):
+        outcomes = []
+        for check in (lambda own: check_request(LIMITS, own, request),
+                      lambda own: check_metadata(LIMITS, own, request.header_items())):
+            try:
+                outcomes.append(check(level))
+            except BadRequest as error:
+                outcomes.append(str(error))
+        assert outcomes[0] == outcomes[1]
