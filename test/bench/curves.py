@@ -11,7 +11,7 @@ from test.bench.plot import GRID, SOFT, line, text
 
 COLUMNS, WIDTH, HEIGHT = 2, 300, 210
 LEFT, RIGHT, TOP, BOTTOM, MARGIN = 64, 178, 46, 44, 16  # around the plot of a panel: numbers, names of the curves, title, sizes
-COLOURS = ("#2a6fbb", "#c2572b", "#2f8f4e", "#8a4fb0", "#b58900", "#11828a", "#c23b7a", "#555555")
+COLOURS = ("#2a6fbb", "#c2572b", "#2f8f4e", "#8a4fb0", "#b58900", "#11828a", "#c23b7a", "#555555", "#7a5a3a")
 LABEL = 13  # the least distance of two names
 
 

@@ -106,8 +106,8 @@ def panels(lines: Sequence[Line]) -> list[Panel]:
         Panel("Containers of one account: operations", each, "containers in the account", curves(containers, changes)),
         Panel("Containers of one account: listings", f"{each} for a page of 500 names as JSON", "containers in the account", curves(containers, of_account)),
         Panel("Objects on one device", "CPU for each object, µs", "objects on the device, in 1,024 partitions", curves(device, costs)),
-        Panel("Objects on one device: memory", "growth of the process, MiB", "objects on the device", tuple(
-            Curve(name.removesuffix(": memory"), tuple((size, max(value, 0.1)) for size, (value, _) in sorted(device[name].items())))
+        Panel("Objects on one device: memory", "growth of the process, MiB; less than 1 is shown as 1", "objects on the device", tuple(
+            Curve(name.removesuffix(": memory"), tuple((size, max(value, 1.0)) for size, (value, _) in sorted(device[name].items())))
             for name in device if name.endswith(": memory"))),
     ]  # fmt: skip
 
