@@ -2,10 +2,10 @@
 
 All requests of a worker share its one native thread: with hundreds of uploads at work, each turn of all of them takes long,
 and whoever wants but a small thing waits several. So once FEW uploads are at work, it is measured how late a green thread
-wakes up. When that is later than ``lag_s``, no more may be at work than two thirds of those that are, and further ones are
-refused before anything of their bodies is read; while it is not, a few more may be each time, and in the end as many as come.
-Slow clients cost no time, and have nobody refused; a disk call that holds the thread up does. Nothing is measured while fewer
-are at work.
+wakes up. When that is later than ``lag_s``, only START uploads may begin until the next measurement, fewer each time that it is
+late again, LEAST at least; further ones are refused before anything of their bodies is read. While it is not late a few more
+may begin each time, and in the end as many as come. It is beginnings that are bounded and not those at work: slow clients are
+at work for long, cost no time, and must not keep others out. Nothing is measured while fewer than FEW are at work.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from time import monotonic
 from keelstore.common import concurrency
 
 FEW = 64  # uploads at work that are never too many
+START, LEAST = 16, 4  # that may begin between two measurements, at first and at least
 ANY = 1 << 30
 _STEP_S = 0.05  # between two measurements
-_GROWTH = 1.1
 _CALM = 40  # measurements in a row that were not late, after which there is no bound
 
 
@@ -28,7 +28,7 @@ class Admission:
     def __init__(self, lag_s: float, logger: logging.Logger):
         self._limit_s, self._logger = lag_s, logger
         self._at_work = self._refused = 0
-        self._most = ANY  # that may be at work
+        self._each = self._room = ANY  # that may begin between two measurements; how many of them still may
         self._is_measuring = False
 
     def admits(self) -> bool:
@@ -37,9 +37,10 @@ class Admission:
             if not self._is_measuring:
                 self._is_measuring = True
                 concurrency.spawn(self._measure)
-            if self._at_work >= self._most:
+            if self._room <= 0:
                 self._refused += 1
                 return False
+            self._room -= 1
         self._at_work += 1
         return True
 
@@ -54,19 +55,30 @@ class Admission:
                 concurrency.sleep(_STEP_S)
                 calm = self.note(monotonic() - began - _STEP_S, calm)
         finally:
-            self._is_measuring, self._most = False, ANY
-            if self._refused:
-                self._logger.warning("uploads are taken as they come; %d were refused", self._refused)
-                self._refused = 0
+            self._is_measuring = False
+            self._end_bound()
+
+    def _end_bound(self) -> None:
+        self._each = self._room = ANY
+        if self._refused:
+            self._logger.warning("uploads are taken as they come; %d were refused", self._refused)
+            self._refused = 0
 
     def note(self, late_s: float, calm: int = 0) -> int:
         """A green thread woke up so late, after so many that were not; how many those are now."""
         if late_s > self._limit_s:
-            if self._most == ANY:
-                self._logger.warning("%d uploads at work take turns of more than %g s (overload_lag): refusing more",
+            if self._each == ANY:
+                self._logger.warning("%d uploads at work take turns of more than %g s (overload_lag): refusing some",
                                      self._at_work, self._limit_s)
-            self._most = max(FEW, min(self._most, self._at_work) * 2 // 3)
+                self._each = START
+            else:
+                self._each = max(LEAST, self._each * 2 // 3)
+            self._room = self._each
             return 0
-        if self._most != ANY:
-            self._most = ANY if calm >= _CALM else int(self._most * _GROWTH)
+        if self._each != ANY:
+            if calm >= _CALM:
+                self._end_bound()
+            else:
+                self._each += self._each // 8 + 1
+                self._room = self._each
         return calm + 1

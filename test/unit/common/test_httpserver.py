@@ -792,6 +792,8 @@ def test_what_a_server_sends_to_a_storage_server_may_trickle():
 
 def test_uploads_beyond_what_a_late_worker_can_do_are_refused_before_their_bodies(monkeypatch):
     monkeypatch.setattr(admission, "FEW", 2)
+    monkeypatch.setattr(admission, "START", 0)
+    monkeypatch.setattr(admission.Admission, "_measure", lambda self: None)
     app = Held()
     with serve(app, ServerOptions(client_timeout_s=30), meter=Meter("proxy")) as served:
         served.server.admission.note(10.0)  # late
