@@ -2,7 +2,7 @@
 
 All requests of a worker share its one native thread: with hundreds of uploads at work, each turn of all of them takes long,
 and whoever wants but a small thing waits several. So once FEW uploads are at work, it is measured how late a green thread
-wakes up. When that is later than ``lag_s``, only START uploads may begin until the next measurement, fewer each time that it is
+wakes up. When that is later than ``lag_s``, only START uploads may begin until the next measurement, fewer when it is
 late again, LEAST at least; further ones are refused before anything of their bodies is read. While it is not late a few more
 may begin each time, and in the end as many as come. It is beginnings that are bounded and not those at work: slow clients are
 at work for long, cost no time, and must not keep others out. Nothing is measured while fewer than FEW are at work.
