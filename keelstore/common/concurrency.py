@@ -594,6 +594,10 @@ class Pace:
         """
         return now < self._wary_until or self.is_slow(device, now)
 
+    def may_be_slow(self, device: str) -> bool:
+        """False: the device is not slow, nor is any other; True: that is to be looked at."""
+        return bool(self._slow_until or self._running.get(device))
+
     def running(self, device: str) -> int:
         """How many calls on the device run, or wait for a thread."""
         found = self._running.get(device)
@@ -671,7 +675,7 @@ def off_slow_disk(device: str, function: Callable[..., T], *args: Any) -> T:
     """Run a short disk call that the page cache answers, as a rule: here; or, while the device is slow, on a native thread
     for such calls, since a directory that is being written to can hold up who only looks into it.
     """
-    if _pace.keeps_off(device, _monotonic()):
+    if _pace.may_be_slow(device) and _pace.keeps_off(device, _monotonic()):
         return _disk_threads.run(f"{device}: looks", function, *args)
     return function(*args)
 
