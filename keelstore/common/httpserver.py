@@ -70,7 +70,7 @@ def server_options(conf: Mapping[str, str], limits: Limits) -> ServerOptions:
 
 MAX_CLIENTS = 1024  # where the limit of open files is no concern
 RETRY_AFTER_S = 1  # what is refused may be tried again so soon
-REFUSALS = 64  # connections that are refused and heard out at once; more are refused and closed
+REFUSALS = 256  # connections that are refused and heard out at once; more are refused and closed
 BATCH = 64  # connections that are accepted before those that are there get a turn
 _HEAR_OUT_S = 1.0  # that a refused client may take to close
 _LOOK_S = 0.02  # between two looks for a connection that has become idle

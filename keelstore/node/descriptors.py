@@ -15,7 +15,7 @@ from keelstore.common.httpserver import MAX_CLIENTS
 from keelstore.common.wsgi import STORAGE_KINDS, Service
 from keelstore.node.roles import Program
 
-BASE = 512  # of a worker: logs, rings, databases, connections at rest to other nodes, refusals
+BASE = 768  # of a worker: logs, rings, databases, connections at rest to other nodes, refusals
 STORAGE, PROXY = 3, 8  # that a connection at work holds at most, as a rule
 LEAST = 2  # a socket and one more
 FEWEST = 16  # clients below which a server is of no use
