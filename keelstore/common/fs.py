@@ -8,10 +8,11 @@ The durable order, and what a crash between any two lines leaves behind:
 1. ``make_directories``: empty directories. The next write uses them, and syncs them as its own (``sync_above``), as the write
    that made them may not have come to that, or never will; a replicator removes them.
 2. ``create_file``: a file without a name (O_TMPFILE), which the kernel frees; in the fallback a file in the device's ``tmp``.
-3. write, ``set_xattr``, ``sync_file``: as 2. From here on content and attributes are on disk, still without a name.
-4. ``link_durably``: links, then syncs the directory that got the name and every directory above that got a new entry and was
-   not synced since, innermost first. A crash before these syncs leaves either nothing or the whole file, never a torn one:
-   the name can only reach the disk after the content did.
+3. write, ``set_xattr``, ``sync_file``: as 2. From here on content and attributes are on disk, still without a name. With
+   ``sync_file_and_above`` the new directories are, too; without the file that is to be in them they are as after 1.
+4. ``link_durably``: links, then syncs the directory that got the name, and with it every directory above that got a new
+   entry and was not synced since. A crash before these syncs leaves either nothing or the whole file, never a torn one: the
+   name can only reach the disk after the content did.
 5. Only then is the caller told, and older files may be unlinked; a crash before that leaves old and new side by side, and the
    rules of ``obj/fileset.py`` pick the new one.
 
@@ -153,20 +154,30 @@ def boot_id() -> str:
 # -- durable verbs -----------------------------------------------------------------------------------------------------
 
 
-def _sync(fd: int, data_only: bool = False) -> None:
-    """fsync or fdatasync; green threads let others run meanwhile. Operators' tools, which have none, simply wait."""
+def _sync(fds: Sequence[int], data_only: bool = False) -> None:
+    """fsync or fdatasync of all, in any order; green threads let others run meanwhile. Operators' tools, which have none,
+    simply wait.
+    """
     green = sys.modules.get("keelstore.common.concurrency")
-    if green is None or not green.sync(fd, data_only):
+    for fd in fds if green is None else green.sync(fds, data_only):
         (os.fdatasync if data_only else os.fsync)(fd)
 
 
 def sync_directory(path: str) -> None:
     """The names in ``path`` are on disk when this returns."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    sync_directories((path,))
+
+
+def sync_directories(paths: Iterable[str], *others: int) -> None:
+    """The names in ``paths``, and ``others``, which are open, are on disk when this returns; in any order."""
+    fds: list[int] = []
     try:
-        _sync(fd)
+        for path in paths:
+            fds.append(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        _sync((*others, *fds))
     finally:
-        os.close(fd)
+        for fd in fds:
+            os.close(fd)
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -191,7 +202,7 @@ def sync_device(path: str) -> None:
 def sync_file(fd: int) -> None:
     """Content and attributes of an open file are on disk when this returns. Raises DeviceFull."""
     try:
-        _sync(fd)
+        _sync((fd,))
     except OSError as error:
         raise translated(error) from None
 
@@ -199,7 +210,7 @@ def sync_file(fd: int) -> None:
 def sync_data(fd: int) -> None:
     """The content of an open file is on disk when this returns. Raises DeviceFull."""
     try:
-        _sync(fd, data_only=True)
+        _sync((fd,), data_only=True)
     except OSError as error:
         raise translated(error) from None
 
@@ -237,16 +248,28 @@ def make_directories(path: str, device_path: str) -> tuple[str, ...]:
     return make_directories(path, device_path) + above
 
 
-def sync_above(directory: str, made: Iterable[str] = ()) -> None:
+def sync_above(directory: str, made: Iterable[str] = (), *others: int) -> None:
     """Have the name of ``directory``, and those of the directories that it is in, on disk. ``made``: what
     :func:`make_directories` gave. What was made before, by a write that did not come to its end, is not on disk for that; nor
-    what is being made beside us.
+    what is being made beside us. ``others``: open files and directories that are synced with them, in any order.
     """
     noted = unsynced.at_or_above(directory)
-    for path in dict.fromkeys([*made, *(os.path.dirname(path) for path, _ in noted)]):
-        sync_directory(path)
-    for path, number in noted:
-        unsynced.forget(path, number)
+    if noted or made:
+        sync_directories(dict.fromkeys([*made, *(path.rpartition("/")[0] for path, _ in noted)]), *others)
+        for path, number in noted:
+            unsynced.forget(path, number)
+    elif others:
+        _sync(others)
+
+
+def sync_file_and_above(fd: int, directory: str, made: Iterable[str]) -> None:
+    """:func:`sync_file` and :func:`sync_above` at once, for a file that has no name yet. Raises DeviceFull, FileNotFoundError
+    when one of ``made`` is gone.
+    """
+    try:
+        sync_above(directory, made, fd)
+    except OSError as error:
+        raise translated(error) from None
 
 
 class NewFile:
@@ -384,22 +407,22 @@ def link_durably(
     ``made``: what :func:`make_directories` gave. ``around``: entered for the moment in which the name appears, left before it
     is safe. Raises FileNotFoundError when the directory is gone (nothing happened).
     """
-    directory, name = os.path.split(target)
+    directory, _, name = target.rpartition("/")
+    fd = -1
     try:
-        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            with around or nullcontext():
-                if new.path:
-                    os.rename(new.path, target)
-                    new.path = ""
-                else:
-                    _link(new.fd, name, fd)
-            _sync(fd)
-        finally:
-            os.close(fd)
-        sync_above(directory, made)
+        with around or nullcontext():  # the directory is opened inside: before, it might be moved away meanwhile
+            fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            if new.path:
+                os.rename(new.path, target)
+                new.path = ""
+            else:
+                _link(new.fd, name, fd)
+        sync_above(directory, made, fd)
     except OSError as error:
         raise translated(error) from None
+    finally:
+        if fd >= 0:
+            os.close(fd)
 
 
 def _link(fd: int, name: str, directory_fd: int) -> None:
@@ -496,7 +519,7 @@ def replace_file(path: str, data: bytes, mode: int = 0o644, is_durable: bool = T
             try:
                 write_all(fd, data)
                 if is_durable:
-                    _sync(fd)
+                    _sync((fd,))
             finally:
                 os.close(fd)
             os.rename(temporary, path)
@@ -522,11 +545,12 @@ def append(path: str, data: bytes, head: bytes = b"") -> None:
         except FileNotFoundError:
             fd, is_new = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644), True
         try:
-            if head and (is_new or not os.fstat(fd).st_size):
+            if head and (is_new or not os.lseek(fd, 0, os.SEEK_END)):
                 write_all(fd, head + data)
-                _sync(fd, data_only=True)
-                if is_new:
-                    sync_directory(os.path.dirname(path))
+                if is_new:  # one wait for both: a line is as good as none, and its file without it, too
+                    sync_directories((os.path.dirname(path),), fd)
+                else:
+                    _sync((fd,), data_only=True)
             else:
                 write_all(fd, data)
         finally:

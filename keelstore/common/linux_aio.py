@@ -12,30 +12,21 @@ import ctypes
 import errno
 import os
 import platform
+import struct
+from collections.abc import Sequence
 
-MAX_EVENTS = 256  # syncs under way at once; beyond, submit() says no and the caller uses a thread
+MAX_EVENTS = 256  # syncs under way at once; beyond, submit() takes no more
+BATCH = 64  # syncs of one call, and ends heard of by one
 
 _NUMBERS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}  # io_setup, io_destroy, io_getevents, io_submit
 _FSYNC, _FDSYNC = 2, 3
 _FLAG_EVENTFD = 1
 
 
-class _Control(ctypes.Structure):
-    """``struct iocb`` of a little-endian machine."""
-
-    _fields_ = [
-        ("data", ctypes.c_uint64), ("key", ctypes.c_uint32), ("rw_flags", ctypes.c_uint32),
-        ("opcode", ctypes.c_uint16), ("priority", ctypes.c_int16), ("fd", ctypes.c_uint32),
-        ("buffer", ctypes.c_uint64), ("nbytes", ctypes.c_uint64), ("offset", ctypes.c_int64),
-        ("reserved", ctypes.c_uint64), ("flags", ctypes.c_uint32), ("eventfd", ctypes.c_uint32),
-    ]  # fmt: skip
-
-
-class _Event(ctypes.Structure):
-    """``struct io_event``."""
-
-    _fields_ = [("data", ctypes.c_uint64), ("control", ctypes.c_uint64), ("result", ctypes.c_int64),
-                ("result2", ctypes.c_int64)]  # fmt: skip
+# struct iocb of a little-endian machine: data, key, rw_flags, opcode, priority, fd, buffer, nbytes, offset, reserved, flags,
+# eventfd
+_CONTROL = struct.Struct("<QIIHhIQQqQII")
+_EVENT = struct.Struct("<QQqq")  # struct io_event: data, control, result, result2
 
 
 class AsyncSync:
@@ -54,9 +45,10 @@ class AsyncSync:
             code = ctypes.get_errno()
             raise OSError(code, f"io_setup: {os.strerror(code)}")
         self.eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._control = _Control(opcode=_FSYNC, flags=_FLAG_EVENTFD, eventfd=self.eventfd)
-        self._pointers = (ctypes.POINTER(_Control) * 1)(ctypes.pointer(self._control))
-        self._events = (_Event * 64)()
+        self._controls = ctypes.create_string_buffer(BATCH * _CONTROL.size)
+        first = ctypes.addressof(self._controls)
+        self._pointers = (ctypes.c_void_p * BATCH)(*range(first, first + BATCH * _CONTROL.size, _CONTROL.size))
+        self._events = ctypes.create_string_buffer(BATCH * _EVENT.size)
         self._no_wait = (ctypes.c_long * 2)(0, 0)
 
     @classmethod
@@ -70,19 +62,28 @@ class AsyncSync:
         except OSError:
             return None
 
-    def submit(self, fd: int, token: int, data_only: bool = False) -> bool:
-        """Begin to sync ``fd``; ``token`` (0 to 2**64 - 1) comes back in :meth:`ended`. False: the kernel takes no more,
-        or does not sync this kind of file this way.
+    def submit(self, syncs: Sequence[tuple[int, int, bool]]) -> tuple[int, bool]:
+        """Begin to sync up to BATCH of (descriptor, token, whether only its data). Gives how many were taken, from the first
+        on, and for 0 whether the first could be later: the kernel has enough for now. Else it does not sync this kind of
+        file this way.
 
-        The kernel holds the file itself: the descriptor may be closed before the sync ends.
+        A token (0 to 2**64 - 1) comes back in :meth:`ended`, for each of its syncs. The kernel holds the files: descriptors
+        may be closed before that. Raises OSError when the first cannot be synced at all.
         """
-        control = self._control
-        control.data, control.fd, control.opcode = token, fd, _FDSYNC if data_only else _FSYNC
-        if self._call(self._numbers[3], self._context, 1, self._pointers) == 1:
-            return True
+        at, controls, eventfd = 0, self._controls, self.eventfd
+        syncs = syncs[:BATCH]
+        for fd, token, data_only in syncs:
+            code = _FDSYNC if data_only else _FSYNC
+            _CONTROL.pack_into(controls, at, token, 0, 0, code, 0, fd, 0, 0, 0, 0, _FLAG_EVENTFD, eventfd)
+            at += _CONTROL.size
+        taken: int = self._call(self._numbers[3], self._context, len(syncs), self._pointers)
+        if taken > 0:
+            return taken, True
         code = ctypes.get_errno()
-        if code in (errno.EAGAIN, errno.EINVAL, errno.ENOSYS, errno.EINTR, errno.EPERM):
-            return False
+        if code in (errno.EAGAIN, errno.EINTR):
+            return 0, True
+        if code in (errno.EINVAL, errno.ENOSYS, errno.EPERM):
+            return 0, False
         raise OSError(code, f"io_submit: {os.strerror(code)}")
 
     def ended(self) -> list[tuple[int, int]]:
@@ -93,9 +94,11 @@ class AsyncSync:
             return []
         found: list[tuple[int, int]] = []
         while True:
-            count = self._call(self._numbers[2], self._context, 0, 64, self._events, self._no_wait)
-            found.extend((event.data, -min(event.result, 0)) for event in self._events[: max(count, 0)])
-            if count < 64:
+            count = self._call(self._numbers[2], self._context, 0, BATCH, self._events, self._no_wait)
+            if count > 0:
+                ends = memoryview(self._events)[: count * _EVENT.size]
+                found.extend((token, -min(result, 0)) for token, _, result, _ in _EVENT.iter_unpack(ends))
+            if count < BATCH:
                 return found
 
     def close(self) -> None:

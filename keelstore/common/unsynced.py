@@ -8,7 +8,6 @@ we trust that a journal writes what came before a synced file with it.
 from __future__ import annotations
 
 import itertools
-import os
 from typing import Final
 
 MAX_NOTED: Final = 100_000
@@ -43,10 +42,13 @@ def forget(path: str, number: int, before: int | None = None) -> None:
 
 def at_or_above(directory: str) -> list[Note]:
     """The notes of a directory and of those that it is in, innermost first."""
-    found, path = [], directory
+    found: list[Note] = []
+    if not _noted:
+        return found
+    path = directory
     for _ in range(_LEVELS):
         number = _noted.get(path)
         if number is not None:
             found.append((path, number))
-        path = os.path.dirname(path)
+        path = path.rpartition("/")[0]
     return found

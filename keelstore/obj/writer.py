@@ -7,8 +7,8 @@ with a sync every ``bytes_per_sync``; 3. the metadata is set; what does not fit 
 (``.meta`` and ``.ts`` have no other content), or
    for data into an attributes file beside it, which is synced and gets its name first: a data file never stands
    without it;
-4. the file is synced;
-5. it gets its name; the suffix is noted as changed; the directories are synced, innermost first: acknowledged;
+4. the file is synced, and with it the directories that were made for it;
+5. it gets its name; the suffix is noted as changed; its directory is synced, and what is new above it since: acknowledged;
 6. while the part power grows, a second name in the other partition;
 7. what the new file makes obsolete is removed. A crash before this leaves both, and the newer one counts.
 
@@ -69,7 +69,7 @@ class Publication:
                 extra = fs.create_file(directory, place.tmp_path, place.device_path)
                 fs.write_all(extra.fd, rest)
                 fs.sync_file(extra.fd)
-            fs.sync_file(new.fd)
+            made = self._sync(new.fd, made)
             for attempt in range(MAX_ATTEMPTS):
                 try:
                     if extra is not None:
@@ -88,6 +88,17 @@ class Publication:
             self._follow_part_power(rest is not None)
         if self.clean_up and (self.looks or not made):
             _clean(directory, self.rules, self.now)
+
+    def _sync(self, fd: int, made: tuple[str, ...]) -> tuple[str, ...]:
+        """Step 4. Gives those of ``made`` that are still to be synced."""
+        if made:
+            try:
+                fs.sync_file_and_above(fd, self.place.directory, made)
+                return ()
+            except FileNotFoundError:  # a cleaner removed them; naming the file makes them again
+                pass
+        fs.sync_file(fd)
+        return made
 
     def _set_metadata(self, fd: int, metadata: Mapping[str, str]) -> bytes | None:
         """Step 3: the whole record if an attributes file must hold it."""

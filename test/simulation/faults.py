@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -42,9 +42,8 @@ def skip_directory_sync() -> None:
 
     sync = fs._sync
 
-    def skipping(fd: int, data_only: bool = False) -> None:
-        if not stat.S_ISDIR(os.fstat(fd).st_mode):
-            sync(fd, data_only)
+    def skipping(fds: Sequence[int], data_only: bool = False) -> None:
+        sync([fd for fd in fds if not stat.S_ISDIR(os.fstat(fd).st_mode)], data_only)
 
     replace(sync, skipping)
 
@@ -54,7 +53,9 @@ def skip_file_sync() -> None:
     """A file gets its name before its content is on disk."""
     from keelstore.common import fs
 
+    sync_above = fs.sync_above
     replace(fs.sync_file, lambda fd: None)
+    replace(fs.sync_file_and_above, lambda fd, directory, made: sync_above(directory, made))
 
 
 @fault

@@ -780,9 +780,9 @@ def test_acknowledged_means_synced(box, monkeypatch):
     steps = [name for name, _ in trace.calls if name in ("link", "fsync")]
     assert steps[-1] == "fsync" and "link" in steps
     last_link = max(index for index, name in enumerate(steps) if name == "link")
-    files = steps.count("link") + 1
-    assert steps[:last_link].count("fsync") == files, "each file is synced before it gets its name, the name of the journal too"
-    assert steps[last_link + 1 :] == ["fsync"] * 5, "hash, suffix, partition, objects, device"
+    assert steps[:last_link].count("fsync") == 8, (
+        "both files before they get their names; above the hash directory suffix, partition, objects, device; the journal and its name")
+    assert steps[last_link + 1 :] == ["fsync"], "the hash directory"
     assert read(box, place) == b"hello"
 
 
