@@ -6,6 +6,7 @@ without a life is the harness's.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -67,7 +68,7 @@ def install() -> None:
     """Have green threads inherit the life of who starts them, and disk calls run where they are called."""
     from keelstore.common import concurrency
 
-    spawn, apart = concurrency.spawn, concurrency._Apart.run
+    spawn, apart, start = concurrency.spawn, concurrency._Apart.run, concurrency.Crew.start
     pool_spawn, pool_start = concurrency.Pool.spawn, concurrency.Pool.start
 
     concurrency.spawn = lambda function, *args, **kwargs: spawn(_top, current(), function, args, kwargs)
@@ -76,11 +77,15 @@ def install() -> None:
     concurrency.Pool.start = lambda self, function, *args: (  # type: ignore[method-assign]
         pool_start(self, _top, current(), function, args, {}))
 
-    def run(self: Any, function: Callable[..., Any], args: Any) -> None:
+    def run(self: Any) -> None:
         greenlet.getcurrent().life = getattr(self.caller, "life", None)  # type: ignore[attr-defined]
-        apart(self, function, args)
+        apart(self)
+
+    def start_apart(self: Any, functions: Any) -> None:
+        start(self, [functools.partial(_top, current(), function, (), {}) for function in functions])
 
     concurrency._Apart.run = run  # type: ignore[method-assign]
+    concurrency.Crew.start = start_apart  # type: ignore[method-assign]
 
     sys.unraisablehook = _quiet(sys.unraisablehook)
 
