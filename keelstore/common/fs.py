@@ -235,7 +235,7 @@ def make_directories(path: str, device_path: str) -> tuple[str, ...]:
     number, before = unsynced.note(path)
     try:
         os.mkdir(path, 0o755)
-        return (os.path.dirname(path),)
+        return (path.rpartition("/")[0],)
     except FileExistsError:
         unsynced.forget(path, number, before)
         return ()
@@ -244,7 +244,7 @@ def make_directories(path: str, device_path: str) -> tuple[str, ...]:
     except OSError as error:
         unsynced.forget(path, number, before)
         raise translated(error) from None
-    above = make_directories(os.path.dirname(path), device_path)
+    above = make_directories(path.rpartition("/")[0], device_path)
     return make_directories(path, device_path) + above
 
 

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from functools import lru_cache
 from hashlib import md5
 from typing import Any
 
@@ -56,21 +56,43 @@ def decode(data: bytes | None) -> dict[str, Any]:
     return hashes
 
 
-@contextmanager
-def changing(partition_path: str, suffix: str, timeout_s: float = 10.0) -> Iterator[None]:
+class changing:  # noqa: N801 - reads as a statement: with changing(path, suffix):
     """Around a change of what a suffix holds; hold it no longer than that. Raises LockTimeout, FileNotFoundError when the
     partition is gone, OSError.
 
     Without room for the note all that is known goes: the next who asks computes everything.
     """
-    with fs.lock_directory(partition_path, timeout_s):
+    __slots__ = ("_lock", "_partition_path", "_suffix")
+
+    def __init__(self, partition_path: str, suffix: str, timeout_s: float = 10.0):
+        self._partition_path, self._suffix = partition_path, suffix
+        self._lock = fs.lock_directory(partition_path, timeout_s)
+
+    def __enter__(self) -> None:
+        self._lock.__enter__()
+        path = self._partition_path
         try:
-            head = b"%s%s\n" % (_BOOT, fs.boot_id().encode("ascii"))
-            fs.append(f"{partition_path}/{INVALIDATIONS_FILE}", suffix.encode("ascii") + b"\n", head)
-        except DeviceFull:
-            if fs.remove_file(f"{partition_path}/{HASHES_FILE}"):
-                fs.sync_directory(partition_path)
-        yield
+            try:
+                fs.append(f"{path}/{INVALIDATIONS_FILE}", _line(self._suffix), _head(fs.boot_id()))
+            except DeviceFull:
+                if fs.remove_file(f"{path}/{HASHES_FILE}"):
+                    fs.sync_directory(path)
+        except BaseException:
+            self._lock.__exit__()
+            raise
+
+    def __exit__(self, *args: object) -> None:
+        self._lock.__exit__()
+
+
+def _line(suffix: str) -> bytes:
+    return suffix.encode("ascii") + b"\n"
+
+
+@lru_cache(maxsize=4)
+def _head(boot_id: str) -> bytes:
+    """The first line of a journal."""
+    return b"%s%s\n" % (_BOOT, boot_id.encode("ascii"))
 
 
 def invalidate(partition_path: str, suffix: str, timeout_s: float = 10.0) -> None:

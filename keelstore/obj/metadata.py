@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping
+from functools import lru_cache
 from hashlib import md5
 
 from keelstore.common import plainpickle
@@ -37,9 +38,14 @@ class BadRecord(ValueError):
 
 def encode(metadata: Mapping[str, str]) -> bytes:
     """The record of ``metadata``."""
+    return _encoded(tuple(metadata.items()))
+
+
+@lru_cache(maxsize=16)
+def _encoded(items: tuple[tuple[str, str], ...]) -> bytes:
+    """Remembered for a moment: the servers of all copies of an object, in one process, write the same."""
     return pickle.dumps(
-        {key.encode("utf-8", "surrogateescape"): value.encode("utf-8", "surrogateescape")
-         for key, value in metadata.items()},
+        {key.encode("utf-8", "surrogateescape"): value.encode("utf-8", "surrogateescape") for key, value in items},
         protocol=2,
     )  # fmt: skip
 

@@ -23,6 +23,7 @@ from keelstore.obj.metadata import MARKER
 
 _NEVER_ALLOWED = frozenset({"content-length", "deleted", "etag", "name", "x-timestamp", "content-type", MARKER.lower()})
 OVERRIDE_PREFIXES = ("X-Backend-Container-Update-Override-", "X-Object-Sysmeta-Container-Update-Override-")
+_OVERRIDES = "_CONTAINER_UPDATE_OVERRIDE_"  # of the keys of both
 MAX_PREFERENCES = 16384  # characters of X-Backend-Fragment-Preferences
 
 
@@ -88,11 +89,14 @@ def update_overrides(environ: Environ, footer: Headers | None) -> dict[str, str]
     System metadata wins over the X-Backend form; in each, the footer wins over the request's headers.
     """
     found: dict[str, str] = {}
+    keys = [key for key in environ if _OVERRIDES in key]
+    if not keys and not footer:
+        return found
     for prefix in OVERRIDE_PREFIXES:
         start = environ_key(prefix)
-        for key, value in environ.items():
+        for key in keys:
             if key.startswith(start) and len(key) > len(start):
-                found[title("X-" + key[len(start) :].replace("_", "-"))] = value
+                found[title("X-" + key[len(start) :].replace("_", "-"))] = environ[key]
         for name, value in footer.items() if footer else ():
             if name.startswith(prefix) and len(name) > len(prefix):
                 found[title("X-" + name[len(prefix) :])] = value

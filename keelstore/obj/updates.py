@@ -233,11 +233,10 @@ class ContainerUpdater:
                 self._call(outcome, row.op, address, path, headers, self._wait_s)
             else:
                 concurrency.spawn(self._call, outcome, row.op, address, path, headers, self._node_timeout_s)
-        if not outcome.done.is_set:
-            try:
-                outcome.done.wait(self._wait_s)
-            except WaitTimeout:
-                is_kept = True  # now, not when its answer came: this process may not live until then
+        try:
+            outcome.wait(self._wait_s)
+        except WaitTimeout:
+            is_kept = True  # now, not when its answer came: this process may not live until then
         if is_kept or outcome.failed:
             self._keep(row._replace(shard=outcome.redirect or row.shard), place)
 
@@ -283,17 +282,23 @@ def _entry(size: str, written: str) -> dict[str, str]:
 class _Outcome:
     """What several calls came to."""
 
-    __slots__ = ("_left", "done", "failed", "redirect")
+    __slots__ = ("_done", "_left", "failed", "redirect")
 
     def __init__(self, count: int):
         self._left, self.failed, self.redirect = count, False, ""
-        self.done = concurrency.Event()
+        self._done: concurrency.Event | None = None  # made when somebody has to wait
 
     def ended(self, failed: bool) -> None:
         self.failed = self.failed or failed
         self._left -= 1
-        if not self._left:
-            self.done.set()
+        if not self._left and self._done is not None:
+            self._done.set()
+
+    def wait(self, seconds: float) -> None:
+        """Until all have ended. Raises WaitTimeout."""
+        if self._left:
+            self._done = concurrency.Event()
+            self._done.wait(seconds)
 
 
 def parse_address(text: str) -> tuple[str, int] | None:
