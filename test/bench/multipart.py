@@ -35,9 +35,12 @@ class Multipart:
         if not self._read:
             engine = self._engine()
             self._read = [self._put(engine, self._name("g")) for _ in range(OBJECTS)]
-            for path in self._read * WARM_READS:
-                self._get(engine, path)
             self._end(engine)
+            for _ in range(WARM_READS):
+                engine = self._engine()  # other connections, which other processes may take
+                for path in self._read:
+                    self._get(engine, path)
+                self._end(engine)
 
     def measure(self, workload: str, connections: int) -> dict[str, Any]:
         """As the load generator's ``measure``. RuntimeError when something was refused."""

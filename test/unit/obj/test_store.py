@@ -739,6 +739,41 @@ def test_crash_at_any_step_leaves_old_or_new(tmp_path, monkeypatch, operation, e
     assert step > 6 and seen == {before, after}
 
 
+@pytest.mark.parametrize("existing", [True, False])
+def test_crash_at_any_step_of_an_upload_past_the_cache_leaves_old_or_new(tmp_path, monkeypatch, existing):
+    body, step = os.urandom(1 << 20) * 2 + b"the end", 0
+    before, seen = b"hello" if existing else None, set[bytes | None]()
+    while True:
+        step += 1
+        FaultyOs(syncs=False).install(monkeypatch)
+        box = StoreBox(str(tmp_path / str(step)))
+        place = box.put() if existing else box.place()
+        faults = FaultyOs(crash_at=step, syncs=False)
+        faults.install(monkeypatch)
+        crashed = False
+        try:
+            upload = box.store.upload(place, len(body))
+            for piece in views_of(body):
+                upload.write(piece)
+            upload.flush()
+            box.store.commit(upload, place, stamp(2), metadata_of(place, stamp(2), body))
+        except Crash:
+            crashed = True
+        FaultyOs(syncs=False).install(monkeypatch)
+        try:
+            found: bytes | None = read(box, place)
+        except ObjectNotFound:
+            found = None
+        assert found in (before, body), f"crashed at step {step}, {faults.calls[-1:]}"
+        seen.add(found)
+        if not crashed:
+            names = [name for name, _ in faults.calls]
+            assert found == body and names.index("fsync") < names.index("link")
+            assert names[: names.index("fsync")].count("write") == 3  # all of the body; what comes later is the suffix's note
+            break
+    assert step > 6 and seen == {before, body}
+
+
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("existing", [True, False])
 @pytest.mark.parametrize("operation", ["put", "put large", "post", "delete"])
