@@ -23,6 +23,7 @@ _PIPELINE = ("catch_errors", "gatekeeper", "healthcheck", "metrics", "proxy-logg
              "tempauth", "staticweb", "copy", "container-quotas", "account-quotas", "slo", "dlo", "versioned_writes",
              "symlink", "proxy-logging", "proxy-server")
 _ENCRYPTION = ("keymaster", "encryption")  # left of the last proxy-logging
+KMS_KEY = "keelstore"
 SECRET_FILES = ("keelstore.conf", "proxy-server.conf", "keymaster.conf")
 
 
@@ -139,12 +140,17 @@ def pipeline(settings: Settings) -> tuple[str, ...]:
 
 
 def keymaster_file(settings: Settings) -> str:
+    kms = f"""
+# The key that S3 clients may name (x-amz-server-side-encryption: aws:kms)
+encryption_root_secret_{KMS_KEY} = {settings.kms_secret}
+kms_keys = {KMS_KEY}
+""" if settings.kms_secret else ""
     return f"""\
 [keymaster]
-# Without this secret what was encrypted with it is lost: keep a copy of this file elsewhere.
+# Without these secrets what was encrypted with them is lost: keep a copy of this file elsewhere.
 encryption_root_secret = {settings.root_secret}
 meta_version_to_write = 3
-"""
+{kms}"""
 
 
 def sync_client_file(node: NodePaths) -> str:

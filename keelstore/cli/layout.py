@@ -90,6 +90,7 @@ class Settings:
     workers: int | None = None
     test_users: bool = False
     root_secret: str = field(default="", repr=False)  # of encryption; '' in stores from before there was one
+    kms_secret: str = field(default="", repr=False)  # another, of the key that S3 clients may name; '' as above
     encrypts: bool = False  # all objects; otherwise those whose writers ask for it (S3's server-side encryption)
     default_policy: str = POLICIES[0].name  # of containers that ask for none
     generated: dict[str, str] = field(default_factory=dict, repr=False)  # file: SHA-256 of what we last wrote there
@@ -100,11 +101,12 @@ class Settings:
         return cls(
             host, port, nodes, user="keel:admin", key=secrets.token_hex(16), hash_prefix=secrets.token_hex(16),
             hash_suffix=secrets.token_hex(16), fernet_key=base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
-            root_secret=_new_root_secret())
+            root_secret=_new_root_secret(), kms_secret=_new_root_secret())
 
     def encrypting(self, encrypts: bool) -> Settings:
         """With encryption on or off from now on; what was encrypted stays readable."""
-        return dataclasses.replace(self, encrypts=encrypts, root_secret=self.root_secret or _new_root_secret())
+        return dataclasses.replace(self, encrypts=encrypts, root_secret=self.root_secret or _new_root_secret(),
+                                   kms_secret=self.kms_secret or _new_root_secret())
 
     @property
     def account(self) -> str:

@@ -41,6 +41,7 @@ SOURCE: Final = "swift.source"
 LOG_INFO: Final = "swift.log_info"
 CUSTOMER_KEY: Final = "keelstore.customer_key"  # bytes that a client encrypts and decrypts the body with, or None
 ENCRYPTS: Final = "keelstore.encrypts"  # a write is to be encrypted though the filter encrypts nothing by itself
+KMS_KEY: Final = "keelstore.kms_key"  # id of the root secret that a write is encrypted with, in place of the active one
 CRYPTO_BYPASS: Final = "swift.crypto.override"  # bodies and metadata pass as they are stored
 IN_PLACE: Final = "keelstore.in_place"  # a write is for what has this very name: no version is made or kept
 DIGEST: Final = "keelstore.digest"  # () -> hex MD5 of the body read so far, when the caller computes it anyway

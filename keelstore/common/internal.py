@@ -23,6 +23,7 @@ from keelstore.common.http import (
     ENCRYPTS,
     IN_PLACE,
     INFOCACHE,
+    KMS_KEY,
     OWNER,
     SOURCE,
     TRANS_ID,
@@ -45,6 +46,7 @@ INHERITED: Final = (
     "SERVER_PROTOCOL", CACHE, INFOCACHE, SOURCE, TRANS_ID, AUTHORIZE, AUTHORIZE_OVERRIDE, "swift.base_labels",
     "swift.shard_listing_history", "wsgi.url_scheme", "wsgi.errors", "wsgi.multithread", "wsgi.multiprocess",
     "wsgi.run_once", "wsgi.version", "keelstore.start_time", CRYPTO_BYPASS, CUSTOMER_KEY, ENCRYPTS, IN_PLACE,
+    KMS_KEY,
 )  # fmt: skip
 
 _DEFAULTS: Final[Environ] = {

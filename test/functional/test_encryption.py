@@ -55,7 +55,7 @@ def files(store: Store) -> bytes:
 
 
 def secret(store: Store) -> str:
-    (line,) = [line for line in (store.etc() / "keymaster.conf").read_text().splitlines() if line.startswith("encryption_root_secret")]
+    (line,) = [line for line in (store.etc() / "keymaster.conf").read_text().splitlines() if line.startswith("encryption_root_secret ")]
     return line.partition("=")[2].strip()
 
 

@@ -20,6 +20,7 @@ from keelstore.common.relay import close
 
 BODY, HEADER, NO_KEYS = "Error decrypting object", "Error decrypting header", "Unable to retrieve encryption keys."
 CIPHER: Final = "X-Backend-Crypto-Cipher"
+SECRET_ID: Final = "X-Backend-Crypto-Secret-Id"  # of the root secret of a body; absent for the one without id
 _PREFIXES: Final = ("X-Object-Sysmeta-Crypto-", meta.USER_META)
 _EXPOSED: Final = "Access-Control-Expose-Headers"
 _CONTENT_RANGE: Final = re.compile(r"\A\s*bytes ([0-9]{1,19})-([0-9]{1,19})/(?:[0-9]{1,19}|\*)\s*\Z", re.IGNORECASE)
@@ -48,12 +49,12 @@ def fetched(fetch: Callback | None, key_id: Any = None) -> Keys:
 
 
 class BodyKey:
-    """Key and IV of a body."""
+    """Key and IV of a body, and the id of the root secret that they come from."""
 
-    __slots__ = ("iv", "key")
+    __slots__ = ("iv", "key", "secret_id")
 
-    def __init__(self, key: bytes, iv: bytes):
-        self.key, self.iv = key, iv
+    def __init__(self, key: bytes, iv: bytes, secret_id: str | None):
+        self.key, self.iv, self.secret_id = key, iv, secret_id
 
 
 class HeaderDecrypter:
@@ -105,7 +106,7 @@ class HeaderDecrypter:
         plain = self._text(etag, keys, "object")
         if mac is not None and mac != cipher.mac(keys["object"], plain):
             raise CannotDecrypt(BODY, "its root secret is not the one it was encrypted with, or its metadata is damaged")
-        self.body = BodyKey(key, found.iv)
+        self.body = BodyKey(key, found.iv, found.key_id.get("secret_id") if found.key_id is not None else None)
         self.headers = [pair for pair in self.headers if title(pair[0]) != "Etag"]
         self.headers.append(("Etag", plain))
 

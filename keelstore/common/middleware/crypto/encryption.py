@@ -22,6 +22,7 @@ from keelstore.common.http import (
     CRYPTO_BYPASS,
     CUSTOMER_KEY,
     ENCRYPTS,
+    KMS_KEY,
     TRANS_ID,
     Environ,
     Response,
@@ -105,7 +106,10 @@ class Encryption:
 
     def _keys(self, environ: Environ) -> Keys:
         """What this request writes with. Raises CannotDecrypt."""
-        keys = decrypter.fetched(environ.get(CALLBACK))
+        fetch = environ.get(CALLBACK)
+        keys = decrypter.fetched(fetch)
+        if (secret_id := environ.get(KMS_KEY)) is not None:
+            keys = decrypter.fetched(fetch, {**keys["id"], "secret_id": secret_id})
         for name in ("object", "container"):
             key = keys.get(name)
             if not isinstance(key, bytes) or len(key) != cipher.KEY_SIZE:
@@ -129,6 +133,8 @@ class Encryption:
             status = int(answer.status[:3])
             if found.body is not None and 200 <= status < 300:
                 headers.append((decrypter.CIPHER, cipher.NAME))
+                if found.body.secret_id is not None:
+                    headers.append((decrypter.SECRET_ID, found.body.secret_id))
                 if environ["REQUEST_METHOD"] == "GET" and status not in BODYLESS:
                     if found.is_withheld:
                         close(body)

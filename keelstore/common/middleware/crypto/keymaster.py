@@ -22,6 +22,7 @@ from keelstore.common.http import Environ, StartResponse, WSGIApp
 from keelstore.common.middleware.crypto.keys import CALLBACK, VERSIONS, KeySource, RootSecrets
 from keelstore.common.options import one_of, option, parse
 from keelstore.common.paste_config import read_config
+from keelstore.common.registry import register_admin_info
 
 AFTER: Final = ("catch_errors", "gatekeeper", "proxy_logging", "memcache", "tempauth", "authtoken", "keystoneauth", "copy",
                 "slo", "dlo", "versioned_writes", "symlink")
@@ -44,6 +45,9 @@ class KeymasterOptions:
     meta_version_to_write: str = option(
         "2", "Form of the key ids that are written. 3 is right for names that are not ASCII; take 2 while a proxy of Swift "
              "before 2.28 reads the same cluster.", check=one_of(*VERSIONS))
+    kms_keys: tuple[str, ...] = option(
+        (), "Ids of root secrets that clients of S3 may name as keys of a key manager (x-amz-server-side-encryption: "
+            "aws:kms); none: who asks for such a key is refused.")
 
 
 class KeyMaster:
@@ -150,4 +154,9 @@ def decode_secret(text: str) -> bytes:
 def filter_factory(global_conf: dict[str, str], **local_conf: str) -> Callable[[WSGIApp], KeyMaster]:
     section = section_of(KeymasterOptions, "keymaster", SECRET, global_conf, local_conf)
     secrets = load_secrets(section, SECRET, decode_secret)
+    for key in section.options.kms_keys:
+        if key not in secrets.by_id:
+            raise ConfigError(f"there is no root secret of this id: set {SECRET}_{key}", file=section.file,
+                              section=section.name, option="kms_keys", value=key)
+    register_admin_info("keymaster", kms_keys=list(section.options.kms_keys))
     return lambda app: KeyMaster(app, secrets)

@@ -57,6 +57,7 @@ CODES: Final[dict[str, tuple[int, str]]] = {
     "InvalidTargetBucketForLogging": (400, "The target bucket for logging is not valid."),
     "InvalidToken": (400, "The security token is not valid."),
     "InvalidURI": (400, "The URI could not be parsed."),
+    "KMS.NotFoundException": (400, "There is no such key that may be used here."),
     "KeyTooLongError": (400, "The key is too long."),
     "MalformedACLError": (400, "The XML is not well-formed or does not fit the schema of an ACL."),
     "MalformedPOSTRequest": (400, "The body of the POST request is not well-formed multipart/form-data."),

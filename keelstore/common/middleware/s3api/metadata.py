@@ -7,6 +7,7 @@ from email.header import Header
 from typing import Final
 
 from keelstore.common.headers import Headers, wire_to_text
+from keelstore.common.middleware.s3api.encrypting import show_stored
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.etags import object_etag
 from keelstore.common.middleware.s3api.request import S3Request
@@ -133,8 +134,7 @@ def to_client(request: S3Request, headers: Headers) -> Headers:
         found["x-amz-expiration"] = (
             f'expiry-date="{http_date(int(headers["X-Delete-At"]))}", rule-id="swift-object-expiration"'
         )
-    if headers.get("X-Backend-Crypto-Cipher") == "AES_CTR_256":
-        found["x-amz-server-side-encryption"] = "AES256"
+    show_stored(headers, found)
     for name, value in headers.items():
         if name.startswith("X-Object-Meta-"):
             found["x-amz-meta-" + name[14:].replace("=5F", "_").replace("=5f", "_").lower()] = value

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from hashlib import md5
 from typing import Any, Final
@@ -17,11 +17,13 @@ from keelstore.common.middleware.crypto import cipher
 from keelstore.common.middleware.s3api.errors import S3Error
 
 AES256: Final = "AES256"
+KMS: Final = "aws:kms"
 ALGORITHM: Final = "X-Amz-Server-Side-Encryption"
 CUSTOMER: Final = ALGORITHM + "-Customer"
 COPY_SOURCE: Final = "X-Amz-Copy-Source-Server-Side-Encryption-Customer"
-_KMS: Final = ("aws:kms", "aws:kms:dsse")
-_OF_KMS: Final = ("-Aws-Kms-Key-Id", "-Context", "-Bucket-Key-Enabled")
+KMS_KEY_ID: Final = ALGORITHM + "-Aws-Kms-Key-Id"
+_CONTEXT: Final = ALGORITHM + "-Context"
+_OF_KMS: Final = (KMS_KEY_ID, _CONTEXT, ALGORITHM + "-Bucket-Key-Enabled")
 KEY_BYTES: Final = 32
 _NEEDS: Final = "Requests specifying Server Side Encryption with Customer provided keys must provide"
 
@@ -86,27 +88,50 @@ def customer_key(header: Header, prefix: str = CUSTOMER) -> CustomerKey | None:
     return CustomerKey(octets, found)
 
 
-def wants_encryption(header: Header) -> bool:
-    """Whether a write asks to be encrypted with the keys of the store. Raises S3Error."""
+@dataclass(frozen=True)
+class Wanted:
+    """How the store is to encrypt: with a key that was named, or with its own."""
+
+    kms_key: str | None = None
+
+
+def kms_key(name: str | None, offered: Collection[str], header: str) -> str:
+    """The id of a key that is named, one of those that are ``offered``. Raises S3Error."""
+    if not offered:
+        raise S3Error("NotImplemented", "Encryption with a key manager is not set up here.", Header=header)
+    if not name:
+        raise _invalid("This store has no default key of a key manager: name one.", KMS_KEY_ID)
+    if name not in offered:
+        raise S3Error("KMS.NotFoundException")
+    return name
+
+
+def wanted(header: Header, offered: Collection[str]) -> Wanted | None:
+    """How a write asks to be encrypted; None when it does not. ``offered``: ids of keys that may be named. Raises S3Error."""
     algorithm = header(ALGORITHM)
-    of_kms = [name for suffix in _OF_KMS if header(name := ALGORITHM + suffix) is not None]
+    of_kms = [name for name in _OF_KMS if header(name) is not None]
     if algorithm is None:
         if of_kms:
             raise _invalid("Server Side Encryption with a key manager needs its algorithm.", ALGORITHM)
-        return False
+        return None
     by_customer = [name for suffix in ("-Algorithm", "-Key", "-Key-Md5") if header(name := CUSTOMER + suffix) is not None]
     if by_customer:
         raise _invalid(
             "Server Side Encryption with Customer provided key is incompatible with the encryption method specified",
             by_customer[0],
         )
-    if algorithm in _KMS:
-        raise S3Error("NotImplemented", "Encryption with a key manager is not implemented.", Header=ALGORITHM.lower())
+    if algorithm == KMS:
+        key = kms_key(header(KMS_KEY_ID), offered, ALGORITHM.lower())
+        if header(_CONTEXT) is not None:
+            raise S3Error("NotImplemented", "An encryption context is not implemented.", Header=_CONTEXT.lower())
+        return Wanted(key)
+    if algorithm == "aws:kms:dsse":
+        raise S3Error("NotImplemented", "Encryption in two layers is not implemented.", Header=ALGORITHM.lower())
     if algorithm != AES256:
         raise _invalid("The encryption method specified is not supported", ALGORITHM)
     if of_kms:
         raise _invalid("The encryption method specified does not take a key of a key manager.", of_kms[0])
-    return True
+    return Wanted()
 
 
 def refuse_on_read(header: Header) -> None:

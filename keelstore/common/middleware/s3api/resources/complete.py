@@ -253,6 +253,7 @@ def _headers(request: S3Request, upload: Upload, etag: str) -> dict[str, str]:
             locks.RETENTION,
             locks.LEGAL_HOLD,
             encrypting.MARK,
+            encrypting.KMS_MARK,
         ):
             found[name] = value
     has_type = marker.get(OBJECT_SYSMETA + "Has-Content-Type")

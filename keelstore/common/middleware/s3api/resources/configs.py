@@ -75,15 +75,7 @@ def _check_lifecycle(_request: S3Request, document: xml.Element) -> bytes:
 
 def _check_encryption(_request: S3Request, document: xml.Element) -> None:
     encrypting.needs_filter()
-    rules = list(document.children("Rule"))
-    default = rules[0].find("ApplyServerSideEncryptionByDefault") if len(rules) == 1 else None
-    if default is None:
-        raise S3Error("MalformedXML")
-    algorithm = default.value("SSEAlgorithm")
-    if algorithm in ("aws:kms", "aws:kms:dsse"):
-        raise S3Error("NotImplemented", "Encryption with a key manager is not implemented.", Header="SSEAlgorithm")
-    if algorithm != "AES256":
-        raise S3Error("MalformedXML")
+    encrypting.default_of(document)
 
 
 CONFIGS: Final = (

@@ -63,8 +63,9 @@ def copy_object(request: S3Request) -> Response:
     headers |= object_acl_headers(request)
     headers |= sent_lock(request)
     kept = encrypting.of_write(request)
-    headers[encrypting.MARK] = kept.get(encrypting.MARK, "")
-    if algorithm is None and (kept or source.key_of_customer is not None):
+    for mark in (encrypting.MARK, encrypting.KMS_MARK):
+        headers[mark] = kept.get(mark, "")
+    if algorithm is None and (encrypting.MARK in kept or source.key_of_customer is not None):
         algorithm = ALGORITHMS["CRC64NVME"]  # the data have to come through here, for they change keys
     headers[OBJECT_TAGS] = (sent_tags(request) if replaces_tags else source.headers.get(OBJECT_TAGS)) or ""
     if source.size < LONG_BYTES:

@@ -95,6 +95,7 @@ def _copy_part(request: S3Request, upload: Upload, number: int) -> Response:
         "X-Copy-From-Account": source.account,
         "X-Fresh-Metadata": "True",
         CHECKSUM: "",
+        encrypting.KMS_MARK: "",
         **NOT_COPIED,
     }
     wanted, length = request.header("X-Amz-Copy-Source-Range"), source.size

@@ -12,6 +12,7 @@ from keelstore.common.errors import ConfigError
 from keelstore.common.http import Response
 from keelstore.common.middleware.crypto.keymaster import KeyMaster, filter_factory
 from keelstore.common.middleware.crypto.keys import CALLBACK, derive
+from keelstore.common.registry import registered
 from test.unit.common.middleware.crypto.helpers import OTHER, ROOT, ROOT_OPTION
 from test.unit.common.middleware.helpers import Inner, call
 
@@ -52,6 +53,13 @@ def test_a_secret_may_be_longer_and_broken_over_lines() -> None:
     assert made(encryption_root_secret=f"{long[:60]}\n{long[60:]}").secrets.by_id == {None: bytes(range(100))}
 
 
+def test_keys_that_s3_clients_may_name() -> None:
+    made(encryption_root_secret=ROOT_OPTION, encryption_root_secret_a=OTHER_OPTION, encryption_root_secret_b=OTHER_OPTION, kms_keys="a, b")
+    assert (registered("keymaster") or {})["kms_keys"] == ["a", "b"]
+    made(encryption_root_secret=ROOT_OPTION)
+    assert (registered("keymaster") or {})["kms_keys"] == []
+
+
 @pytest.mark.parametrize(("options", "words"), [
     ({}, "no root secret"),
     ({"encryption_root_secret": ""}, "no root secret"),
@@ -63,6 +71,7 @@ def test_a_secret_may_be_longer_and_broken_over_lines() -> None:
     ({"encryption_root_secret": ROOT_OPTION, "active_root_secret_id": "b"}, "encryption_root_secret_b"),
     ({"encryption_root_secret_b": ROOT_OPTION}, "no root secret"),
     ({"encryption_root_secret": ROOT_OPTION, "meta_version_to_write": "4"}, "one of 1, 2, 3"),
+    ({"encryption_root_secret": ROOT_OPTION, "kms_keys": "b"}, "encryption_root_secret_b"),
     ({"keymaster_config_path": "/nonexistent"}, "unable to locate"),
     ({"keymaster_config_path": "/x", "encryption_root_secret": ROOT_OPTION}, "encryption_root_secret"),
     ({"keymaster_config_path": "/x", "meta_version_to_write": "3"}, "meta_version_to_write"),

@@ -9,7 +9,7 @@ import pytest
 
 from keelstore.common.middleware.s3api import sse
 from keelstore.common.middleware.s3api.errors import S3Error
-from keelstore.common.middleware.s3api.sse import ALGORITHM, CUSTOMER, CustomerKey
+from keelstore.common.middleware.s3api.sse import ALGORITHM, CUSTOMER, CustomerKey, Wanted
 
 KEY = bytes(range(32))
 TEXT, DIGEST = base64.b64encode(KEY).decode(), base64.b64encode(md5(KEY, usedforsecurity=False).digest()).decode()
@@ -51,28 +51,44 @@ def test_a_mark_tells_keys_apart_and_differs_each_time() -> None:
     assert not key.fits("") and not key.fits("x:y") and not key.fits(":")
 
 
+KEY_ID = ALGORITHM + "-Aws-Kms-Key-Id"
+OURS, KEYS = Wanted(), ("k", "other")
+
+
 @pytest.mark.parametrize(
     ("headers", "expected"),
     [
-        ({}, False),
-        ({ALGORITHM: "AES256"}, True),
-        ({ALGORITHM: "aws:kms"}, "NotImplemented"),
-        ({ALGORITHM: "aws:kms", ALGORITHM + "-Aws-Kms-Key-Id": "k"}, "NotImplemented"),
-        ({ALGORITHM: "aes:kms", ALGORITHM + "-Aws-Kms-Key-Id": "k"}, "InvalidArgument"),
-        ({ALGORITHM: "AES256", ALGORITHM + "-Aws-Kms-Key-Id": "k"}, "InvalidArgument"),
-        ({ALGORITHM + "-Aws-Kms-Key-Id": "k"}, "InvalidArgument"),
+        ({}, None),
+        ({ALGORITHM: "AES256"}, OURS),
+        ({ALGORITHM: "aws:kms"}, "InvalidArgument"),
+        ({ALGORITHM: "aws:kms", KEY_ID: ""}, "InvalidArgument"),
+        ({ALGORITHM: "aws:kms", KEY_ID: "k"}, Wanted("k")),
+        ({ALGORITHM: "aws:kms", KEY_ID: "k", ALGORITHM + "-Bucket-Key-Enabled": "true"}, Wanted("k")),
+        ({ALGORITHM: "aws:kms", KEY_ID: "K"}, "KMS.NotFoundException"),
+        ({ALGORITHM: "aws:kms", KEY_ID: "k", ALGORITHM + "-Context": "e30="}, "NotImplemented"),
+        ({ALGORITHM: "aws:kms:dsse", KEY_ID: "k"}, "NotImplemented"),
+        ({ALGORITHM: "aes:kms", KEY_ID: "k"}, "InvalidArgument"),
+        ({ALGORITHM: "AES256", KEY_ID: "k"}, "InvalidArgument"),
+        ({KEY_ID: "k"}, "InvalidArgument"),
         ({ALGORITHM: "AES256", **GOOD}, "InvalidArgument"),
-        ({ALGORITHM: "aws:kms", **GOOD}, "InvalidArgument"),
-        (GOOD, False),
+        ({ALGORITHM: "aws:kms", KEY_ID: "k", **GOOD}, "InvalidArgument"),
+        (GOOD, None),
     ],
 )
-def test_what_a_write_may_ask_for(headers: dict[str, str], expected: bool | str) -> None:
-    if isinstance(expected, bool):
-        assert sse.wants_encryption(headers.get) is expected
+def test_what_a_write_may_ask_for(headers: dict[str, str], expected: Wanted | str | None) -> None:
+    if not isinstance(expected, str):
+        assert sse.wanted(headers.get, KEYS) == expected
         return
     with pytest.raises(S3Error) as caught:
-        sse.wants_encryption(headers.get)
+        sse.wanted(headers.get, KEYS)
     assert caught.value.code == expected
+
+
+@pytest.mark.parametrize("key", ["k", "", None])
+def test_without_keys_to_name_a_key_manager_is_refused(key: str | None) -> None:
+    with pytest.raises(S3Error) as caught:
+        sse.wanted({ALGORITHM: "aws:kms", KEY_ID: key}.get, ())
+    assert caught.value.code == "NotImplemented"
 
 
 def test_a_read_asks_for_none() -> None:
