@@ -102,7 +102,7 @@ class Health:
         now = self.clock()
         if self._busy.get(node.key, 0.0) < now - self.interval_s or node.key not in self._busy:
             self.logger.warning("node %s is slow, and refuses what it cannot do soon", node.key)
-        self._busy[node.key] = now + BUSY_S
+        self._busy[node.key] = now + min(BUSY_S, self.interval_s)
         self.stats.increment("error_limiter.busy")
 
     @property

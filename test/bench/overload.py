@@ -196,7 +196,6 @@ def overload(kind: str, clients: int, seconds: float, is_all: bool) -> None:
             device.limit(0, 0)
         log = store.log()
         print(f"  in the log: {log.count('Traceback')} tracebacks, {log.count('is not asked for')} devices left alone", flush=True)
-    print(Counter(re.sub(r'.*: (node \S+|.*busy|.*slow).*?: ?', r'\1 ', line)[:90] for line in log.splitlines() if ' node ' in line).most_common(12)) if os.environ.get('SHOW_LOG') else None
 
 
 def main() -> None:
