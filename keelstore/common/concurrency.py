@@ -567,7 +567,7 @@ class Syncs:
         """Sync open files; those that the caller must sync another way. Raises OSError."""
         hub = eventlet.hubs.get_hub()
         current = greenlet.getcurrent()
-        if current is hub.greenlet or not self.is_possible:
+        if not fds or current is hub.greenlet or not self.is_possible:
             return fds
         if hub is not self._hub:
             if self._queue is not None:
