@@ -147,10 +147,9 @@ def test_more_than_one_call_takes_are_all_synced(tmp_path, submitted):
         os.close(fd)
 
 
-def test_nothing_to_sync_is_synced_at_once(submitted):
+def test_nothing_to_sync_is_synced_at_once():
     with concurrency.time_limit(30):
         assert not concurrency.spawn(concurrency.sync, ()).wait()
-    assert submitted == []
 
 
 def test_what_the_kernel_refuses_is_given_back_and_hinders_nobody(tmp_path, submitted):
