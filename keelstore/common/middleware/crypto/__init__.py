@@ -5,7 +5,8 @@ is stored and decrypts what is read.
 
 - ``keymaster``: root secrets in the configuration; ``kms_keymaster``: in a key manager, through Castellan;
   ``kmip_keymaster``: on a KMIP server
-- ``encryption``: the filter; ``encrypter``: what it does to writes; ``decrypter``: to answers; ``listing``: to listings
+- ``encryption``: the filter; ``encrypter``: what it does to writes; ``decrypter``: to answers; ``listing``: to listings;
+  ``told``: what filters further left hear of it
 - ``keys``: pure: secrets and paths to keys; ``meta``: pure: how crypto meta is spelt; ``cipher``: AES in counter mode, sole
   importer of ``cryptography`` here
 """

@@ -19,8 +19,6 @@ from keelstore.common.middleware.crypto.keys import Callback, Keys
 from keelstore.common.relay import close
 
 BODY, HEADER, NO_KEYS = "Error decrypting object", "Error decrypting header", "Unable to retrieve encryption keys."
-CIPHER: Final = "X-Backend-Crypto-Cipher"
-SECRET_ID: Final = "X-Backend-Crypto-Secret-Id"  # of the root secret of a body; absent for the one without id
 _PREFIXES: Final = ("X-Object-Sysmeta-Crypto-", meta.USER_META)
 _EXPOSED: Final = "Access-Control-Expose-Headers"
 _CONTENT_RANGE: Final = re.compile(r"\A\s*bytes ([0-9]{1,19})-([0-9]{1,19})/(?:[0-9]{1,19}|\*)\s*\Z", re.IGNORECASE)

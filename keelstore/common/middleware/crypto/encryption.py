@@ -38,6 +38,7 @@ from keelstore.common.middleware.crypto import cipher, decrypter, encrypter, met
 from keelstore.common.middleware.crypto.decrypter import CannotDecrypt
 from keelstore.common.middleware.crypto.keys import CALLBACK, Keys
 from keelstore.common.middleware.crypto.listing import decrypted_listing
+from keelstore.common.middleware.crypto.told import CIPHER, SECRET_ID
 from keelstore.common.options import option, parse
 from keelstore.common.registry import register_admin_info
 from keelstore.common.relay import close
@@ -132,9 +133,9 @@ class Encryption:
             headers = found.headers
             status = int(answer.status[:3])
             if found.body is not None and 200 <= status < 300:
-                headers.append((decrypter.CIPHER, cipher.NAME))
+                headers.append((CIPHER, cipher.NAME))
                 if found.body.secret_id is not None:
-                    headers.append((decrypter.SECRET_ID, found.body.secret_id))
+                    headers.append((SECRET_ID, found.body.secret_id))
                 if environ["REQUEST_METHOD"] == "GET" and status not in BODYLESS:
                     if found.is_withheld:
                         close(body)

@@ -22,7 +22,7 @@ from keelstore.common.http import Environ, StartResponse, WSGIApp
 from keelstore.common.middleware.crypto.keys import CALLBACK, VERSIONS, KeySource, RootSecrets
 from keelstore.common.options import one_of, option, parse
 from keelstore.common.paste_config import read_config
-from keelstore.common.registry import register_admin_info
+from keelstore.common.registry import register_admin_info, registered
 
 AFTER: Final = ("catch_errors", "gatekeeper", "proxy_logging", "memcache", "tempauth", "authtoken", "keystoneauth", "copy",
                 "slo", "dlo", "versioned_writes", "symlink")
@@ -158,5 +158,6 @@ def filter_factory(global_conf: dict[str, str], **local_conf: str) -> Callable[[
         if key not in secrets.by_id:
             raise ConfigError(f"there is no root secret of this id: set {SECRET}_{key}", file=section.file,
                               section=section.name, option="kms_keys", value=key)
-    register_admin_info("keymaster", kms_keys=list(section.options.kms_keys))
+    others = (registered("keymaster") or {}).get("kms_keys", ())  # of another in the pipeline
+    register_admin_info("keymaster", kms_keys=sorted({*others, *section.options.kms_keys}))
     return lambda app: KeyMaster(app, secrets)

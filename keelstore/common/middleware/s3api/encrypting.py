@@ -13,7 +13,7 @@ from typing import Final
 
 from keelstore.common.headers import Headers
 from keelstore.common.http import CUSTOMER_KEY, ENCRYPTS, KMS_KEY
-from keelstore.common.middleware.crypto.decrypter import CIPHER, SECRET_ID
+from keelstore.common.middleware.crypto.told import CIPHER, SECRET_ID
 from keelstore.common.middleware.s3api import documents, sse, xml
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.request import OBJECT_SYSMETA, S3Request
@@ -42,7 +42,7 @@ def offered() -> Collection[str]:
     return found
 
 
-def default_of(document: xml.Element) -> Wanted:
+def default_of(document: xml.Element, is_new: bool = False) -> Wanted:
     """What the document of a bucket wants for writes that ask for nothing. Raises S3Error."""
     rules = list(document.children("Rule"))
     default = rules[0].find("ApplyServerSideEncryptionByDefault") if len(rules) == 1 else None
@@ -55,7 +55,7 @@ def default_of(document: xml.Element) -> Wanted:
         raise S3Error("NotImplemented", "Encryption in two layers is not implemented.", Header="SSEAlgorithm")
     if algorithm != AES256:
         raise S3Error("MalformedXML")
-    if key:
+    if key and is_new:
         raise S3Error("InvalidArgument", "A key of a key manager is only for aws:kms.", ArgumentName="KMSMasterKeyID")
     return Wanted()
 
@@ -65,9 +65,7 @@ def _default(request: S3Request) -> Wanted | None:
     if _BUCKET_DEFAULT not in request.bucket_info().sysmeta or registered("encryption") is None:
         return None
     data = documents.load(request, DEFAULT)
-    if not data:
-        return None
-    return default_of(xml.parse(data)) if KMS.encode() in data else Wanted()
+    return default_of(xml.parse(data)) if data else None  # it was looked at when it came
 
 
 def of_write(request: S3Request) -> dict[str, str]:

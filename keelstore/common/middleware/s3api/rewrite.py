@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from keelstore.common.headers import Headers, is_true
-from keelstore.common.http import CRYPTO_BYPASS, ENCRYPTS, IN_PLACE, KMS_KEY, Response
-from keelstore.common.middleware.s3api import encrypting, reading
+from keelstore.common.http import CRYPTO_BYPASS, IN_PLACE, Response
+from keelstore.common.middleware.crypto.told import as_read
+from keelstore.common.middleware.s3api import reading
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.outcome import check
 from keelstore.common.middleware.s3api.request import OBJECT_SYSMETA, S3Request
@@ -25,7 +26,6 @@ from keelstore.common.timestamp import Timestamp
 
 TRIES: Final = 3
 _TIMES: Final = ("X-Backend-Data-Timestamp", "X-Backend-Timestamp", "X-Timestamp")
-_CIPHER: Final = "X-Backend-Crypto-Cipher"
 _LISTED: Final = "X-Object-Sysmeta-Container-Update-Override-Etag"
 
 
@@ -78,13 +78,7 @@ def _copy(request: S3Request, found: Headers, changes: Mapping[str, str]) -> Res
         query["multipart-manifest"] = "get"
     if is_slo and (etag := found.get(OBJECT_SYSMETA + "Etag")):
         headers[_LISTED] = f"; s3_etag={etag}"
-    flags: dict[str, object] = {IN_PLACE: True}
-    if not is_slo:
-        flags[CRYPTO_BYPASS] = True
-    elif _CIPHER in found:
-        flags[ENCRYPTS] = True
-        if key := found.get(encrypting.KMS_MARK):
-            flags[KMS_KEY] = key
+    flags = {IN_PLACE: True, **(as_read(found) if is_slo else {CRYPTO_BYPASS: True})}
     request.environ.update(flags)
     try:
         return request.swift("PUT", container, name, headers={**headers, **changes}, query=query)

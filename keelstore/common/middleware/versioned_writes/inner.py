@@ -9,8 +9,9 @@ from typing import Any, Final
 from keelstore.common.acl import ACL
 from keelstore.common.errors import BadRequest, EntityTooLarge, PreconditionFailed, RequestError
 from keelstore.common.headers import Headers, is_sysmeta, is_transient_sysmeta, is_true, is_user_meta
-from keelstore.common.http import Environ, Request, Response, WSGIApp, call_app
+from keelstore.common.http import CUSTOMER_KEY, Environ, Request, Response, WSGIApp, call_app
 from keelstore.common.internal import BodyOf, subrequest
+from keelstore.common.middleware.crypto.told import as_read
 from keelstore.common.middleware.versioned_writes.names import MARKER_TYPE
 from keelstore.common.timestamp import Timestamp
 
@@ -19,6 +20,7 @@ HTML: Final = "text/html; charset=UTF-8"
 TYPE_OVERRIDDEN: Final = "swift.content_type_overridden"
 FOOTERS: Final = "swift.callback.update_footers"
 S3_ETAG: Final = "X-Object-Sysmeta-S3api-Etag"
+S3_CUSTOMER: Final = "X-Object-Sysmeta-S3api-Sse-C"
 OVERRIDE_ETAG: Final = "X-Object-Sysmeta-Container-Update-Override-Etag"
 VERSIONS_LINK: Final = "X-Object-Sysmeta-Versions-Symlink"
 EMPTY_MD5: Final = "d41d8cd98f00b204e9800998ecf8427e"
@@ -96,12 +98,16 @@ class Inner:
         body = BodyOf(source, int(size))
         try:
             status = self.done(self.ask(environ, "PUT", path, headers, body=body, length=body.length,
-                                        extra={TYPE_OVERRIDDEN: True}))
+                                        extra={TYPE_OVERRIDDEN: True, **self._encrypted_as(environ, source.headers)}))
         finally:
             body.close()
         if body.is_broken:
             raise RequestError(status=503)
         return status
+
+    def _encrypted_as(self, environ: Environ, found: Headers) -> dict[str, Any]:
+        """Environ keys for a copy of an object: it is to be encrypted as that is, not as what the client writes."""
+        return {**as_read(found), CUSTOMER_KEY: environ.get(CUSTOMER_KEY) if S3_CUSTOMER in found else None}
 
     def _kept(self, found: Headers) -> Headers:
         """What goes with a copy of an object."""

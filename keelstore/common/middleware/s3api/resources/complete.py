@@ -284,6 +284,7 @@ def _answer(request: S3Request, etag: str, headers: Headers, checksum: str, kind
     if made is not None:
         found["x-amz-version-id"] = made
     encrypting.show(request, found)
+    encrypting.show_stored(headers, found)  # of one that was completed before
     return Response(200, found, body=writer.to_bytes(), content_type="application/xml")
 
 

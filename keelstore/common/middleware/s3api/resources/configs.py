@@ -75,7 +75,7 @@ def _check_lifecycle(_request: S3Request, document: xml.Element) -> bytes:
 
 def _check_encryption(_request: S3Request, document: xml.Element) -> None:
     encrypting.needs_filter()
-    encrypting.default_of(document)
+    encrypting.default_of(document, is_new=True)
 
 
 CONFIGS: Final = (

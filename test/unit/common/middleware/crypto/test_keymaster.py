@@ -12,7 +12,7 @@ from keelstore.common.errors import ConfigError
 from keelstore.common.http import Response
 from keelstore.common.middleware.crypto.keymaster import KeyMaster, filter_factory
 from keelstore.common.middleware.crypto.keys import CALLBACK, derive
-from keelstore.common.registry import registered
+from keelstore.common.registry import forget_all, registered
 from test.unit.common.middleware.crypto.helpers import OTHER, ROOT, ROOT_OPTION
 from test.unit.common.middleware.helpers import Inner, call
 
@@ -54,8 +54,12 @@ def test_a_secret_may_be_longer_and_broken_over_lines() -> None:
 
 
 def test_keys_that_s3_clients_may_name() -> None:
+    forget_all()
     made(encryption_root_secret=ROOT_OPTION, encryption_root_secret_a=OTHER_OPTION, encryption_root_secret_b=OTHER_OPTION, kms_keys="a, b")
     assert (registered("keymaster") or {})["kms_keys"] == ["a", "b"]
+    made(encryption_root_secret=ROOT_OPTION)  # another in the pipeline
+    assert (registered("keymaster") or {})["kms_keys"] == ["a", "b"]
+    forget_all()
     made(encryption_root_secret=ROOT_OPTION)
     assert (registered("keymaster") or {})["kms_keys"] == []
 
