@@ -119,12 +119,13 @@ def _rolled_up(
     seen = query.end_marker if query.is_reverse else query.marker
     while not span.is_empty:
         passed: Subdir | None = None  # what this round has rolled up last
-        stepped = 0
+        stepped, has_child = 0, False  # rows of it, and whether the child of its name was among them
         for row in seek(span, None):
             name: str = row[0]
             if passed is not None and name.startswith(passed.name):
                 if is_path and name == passed.name:  # reversed: the child itself comes after its content
                     found.append(row)
+                    has_child = True
                     if len(found) == limit:
                         return found
                 stepped += 1
@@ -142,7 +143,7 @@ def _rolled_up(
                 found.append(row)
             else:
                 subdir = name[: end + width]
-                passed, stepped = Subdir(subdir), 0
+                passed, stepped, has_child = Subdir(subdir), 0, name == subdir
                 if is_path:
                     if name == subdir:
                         found.append(row)
@@ -156,7 +157,7 @@ def _rolled_up(
                     break
         else:
             return found
-        span = _past(span, passed.name, query.is_reverse, is_path) if passed else span
+        span = _past(span, passed.name, query.is_reverse, is_path and not has_child) if passed else span
     return found
 
 

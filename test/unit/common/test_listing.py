@@ -126,6 +126,18 @@ def test_a_page_is_the_same_however_soon_it_seeks(names, query):
         assert names_of(page(query, Names(names, query.is_reverse).seek)) == plainly(names, query)
 
 
+trees = st.dictionaries(
+    st.sampled_from("abcdefghij"), st.tuples(st.booleans(), st.booleans(), st.integers(0, 2 * listing.STEPS_BEFORE_SEEK)), min_size=1)
+
+
+@given(trees, st.sampled_from([{"path": ""}, {"delimiter": "/"}]), st.booleans(), st.sampled_from([3, 100]))
+def test_directories_that_hold_much_and_little_in_turns(tree, how, is_reverse, limit):
+    names = [name for folder, (has_child, has_plain, count) in tree.items()
+             for name in ([f"{folder}/"] * has_child + [folder] * has_plain + [f"{folder}/{number:02}" for number in range(count)])]
+    query = ListingQuery(limit, is_reverse=is_reverse, **how)
+    assert names_of(page(query, Names(names, is_reverse).seek)) == plainly(names, query)
+
+
 @given(st.lists(letters.filter(bool), max_size=40), st.integers(1, 3), st.sampled_from(["", "/", "//"]), st.booleans())
 def test_pages_together_are_the_whole_and_each_is_full(names, limit, delimiter, is_reverse):
     whole = plainly(names, ListingQuery(10000, delimiter=delimiter, is_reverse=is_reverse))
