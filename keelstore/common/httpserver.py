@@ -148,13 +148,13 @@ class Server:
         pool, number = self._pool, 0
         try:
             for sock, peer in sockets.accept(self.sock):
+                number += 1
+                if not number % BATCH:
+                    concurrency.sleep(0)  # a turn of the hub may be long: then so many come in with each
                 if pool.free() <= 0 and not self._make_room():
                     self._refuse(sock, peer)
                     continue
                 pool.start(self._serve, sock, peer)
-                number += 1
-                if not number % BATCH:
-                    concurrency.sleep(0)  # a turn of the hub may be long: then so many come in with each
                 if pool.free() <= 0:
                     self._leave_to_others()
                 elif self._is_full:
@@ -173,22 +173,33 @@ class Server:
                 self._wait_for_place(_LOOK_S)
 
     def _make_room(self) -> bool:
-        """All places are taken: whether there is, or will be at once, one for a new connection."""
+        """All places are taken: whether one has become free for a new connection."""
         give_up = time.monotonic() + self.options.overload_wait_s
         while True:
-            for waiting in (self.idle, self.half_heard):
-                for stream in waiting:
-                    del waiting[stream]  # the next gives way to the next
-                    stream.shutdown_read()
-                    return True
-            if self._is_full:
+            gives_way = self._end_one_that_waits()
+            if self._is_full and not gives_way:
                 return False
             if self._wait_for_place(_LOOK_S):
                 return True
+            if self._is_full:
+                return False  # it had something to say after all
             if time.monotonic() >= give_up:
                 self._is_full = True
                 self._refused = 0
                 self.logger.warning("all %d places for connections are taken (max_clients): refusing more", self.max_clients)
+
+    def _end_one_that_waits(self) -> bool:
+        """End the connection that has waited longest for a request, and has not just got one, or for the rest of a head."""
+        for stream in self.idle:
+            if not stream.is_readable():
+                del self.idle[stream]  # the next gives way to the next
+                stream.shutdown_read()
+                return True
+        for stream in self.half_heard:
+            del self.half_heard[stream]
+            stream.shutdown_read()
+            return True
+        return False
 
     def _wait_for_place(self, seconds: float) -> bool:
         self._freed = freed = concurrency.Event()
@@ -208,10 +219,16 @@ class Server:
         if self._hears_out >= REFUSALS:
             self._tell_refusal(sock, 0.0)
         else:
-            concurrency.spawn(self._tell_refusal, sock, _HEAR_OUT_S)
+            self._hears_out += 1
+            concurrency.spawn(self._hear_out, sock)
+
+    def _hear_out(self, sock: Any) -> None:
+        try:
+            self._tell_refusal(sock, _HEAR_OUT_S)
+        finally:
+            self._hears_out -= 1
 
     def _tell_refusal(self, sock: Any, seconds: float) -> None:
-        self._hears_out += 1
         stream = Stream(sock, seconds)
         try:
             if self.ssl_context is None and not self.options.require_proxy_protocol:
@@ -219,7 +236,6 @@ class Server:
         except (OSError, WaitTimeout):
             pass
         finally:
-            self._hears_out -= 1
             stream.close()
 
     def _serve(self, sock: Any, peer: Any) -> None:
