@@ -51,7 +51,11 @@ class Buffers:
         try:
             memory = self._kept.pop()
         except IndexError:
-            memory = mmap.mmap(-1, PIECE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            try:
+                memory = mmap.mmap(-1, PIECE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            except (OSError, MemoryError):
+                self._permits.append(None)
+                return None
         lease = _Lease.from_buffer(memory)
         lease.owner, lease.memory = self, memory
         return memoryview(lease).cast("B")

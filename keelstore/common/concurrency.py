@@ -265,7 +265,8 @@ class Limits:
                 return
             running.popleft()
             if green is not None:
-                green.throw(WaitTimeout)
+                with contextlib.suppress(Exception):  # as in _resume
+                    green.throw(WaitTimeout)
 
 
 class Crew:

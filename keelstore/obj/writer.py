@@ -69,6 +69,7 @@ class Publication:
                 extra = fs.create_file(directory, place.tmp_path, place.device_path)
                 fs.write_all(extra.fd, rest)
                 fs.sync_file(extra.fd)
+            is_new = bool(made)
             made = self._sync(new.fd, made)
             for attempt in range(MAX_ATTEMPTS):
                 try:
@@ -80,13 +81,13 @@ class Publication:
                 except FileNotFoundError:
                     if attempt == MAX_ATTEMPTS - 1:
                         raise
-                    made = made + fs.make_directories(directory, place.device_path)
+                    made, is_new = made + fs.make_directories(directory, place.device_path), True
         finally:
             if extra is not None:
                 extra.discard()
         if self.next_part_power is not None:
             self._follow_part_power(rest is not None)
-        if self.clean_up and (self.looks or not made):
+        if self.clean_up and (self.looks or not is_new):
             _clean(directory, self.rules, self.now)
 
     def _sync(self, fd: int, made: tuple[str, ...]) -> tuple[str, ...]:

@@ -64,6 +64,13 @@ def test_time_limits_of_one_length_end_in_their_order():
     concurrency.sleep(0.15)  # nothing that has ended falls due
 
 
+def test_a_caller_that_dies_of_its_limit_leaves_the_others_theirs():
+    tasks = [spawn(run_apart, 0.1, concurrency.sleep, 60) for _ in range(3)]
+    for task in tasks:
+        with concurrency.time_limit(10, AssertionError("its limit never came")), pytest.raises(WaitTimeout):
+            task.wait()
+
+
 def test_start_all_begins_each_in_order_and_loses_what_they_raise():
     begun, go, ended = [], Event(), Event()
 

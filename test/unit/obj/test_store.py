@@ -88,6 +88,16 @@ def test_newer_object_replaces_the_older(box):
     assert read(box, place) == b"two" and box.files(place) == ["1.data"]
 
 
+def test_a_directory_that_is_new_is_not_looked_through(box, monkeypatch):
+    looked = []
+    clean = writer._clean
+    monkeypatch.setattr(writer, "_clean", lambda *args: looked.append(args) or clean(*args))
+    box.put(body=b"one", at=0)
+    assert not looked
+    box.put(body=b"two", at=1)
+    assert len(looked) == 1
+
+
 def test_older_object_that_comes_late_changes_nothing(box):
     box.put(body=b"two", at=1)
     place = box.put(body=b"one", at=0)
