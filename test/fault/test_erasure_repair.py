@@ -100,6 +100,8 @@ def test_scenarios_119_and_120_the_remains_of_a_deleted_object(fragment_stage: F
     node = spot.primaries[0]
     with fragment_stage.lost(node):
         spot.account.delete(spot.container, spot.name).expect(204)
+        until(lambda: len(found := spot.stored()) >= 5 and all(name.endswith(".ts") for names in found.values() for name in names),
+              "those that the answer did not wait for have heard, too")
         fragment_stage.reconstruct(reclaim_age=0.001)
         assert not spot.stored()
     spot.get().expect(503)
