@@ -98,7 +98,8 @@ class lock_directory:  # noqa: N801 - reads as a statement: with lock_directory(
         self.timeout_s = timeout_s
         self._fd = -1
 
-    def _try(self) -> bool:
+    def take(self) -> bool:
+        """Whether it was to be had at once, and is held now, until :meth:`release`."""
         for path in self._paths:
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
@@ -114,7 +115,7 @@ class lock_directory:  # noqa: N801 - reads as a statement: with lock_directory(
         return False
 
     def __enter__(self) -> lock_directory:
-        if self._try():
+        if self.take():
             return self
         from keelstore.common.concurrency import pause  # not above: operators' tools write files without green threads
 
@@ -125,13 +126,16 @@ class lock_directory:  # noqa: N801 - reads as a statement: with lock_directory(
             if left <= 0:
                 raise LockTimeout(f"{self._paths[0]}: not had within {self.timeout_s} s")
             pause(min(wait, left))
-            if self._try():
+            if self.take():
                 return self
             wait = min(wait * 2, 0.01 if left > self.timeout_s / 2 else 0.1)
 
-    def __exit__(self, *args: object) -> None:
+    def release(self) -> None:
         fd, self._fd = self._fd, -1
         os.close(fd)
+
+    def __exit__(self, *args: object) -> None:
+        self.release()
 
 
 # -- power -------------------------------------------------------------------------------------------------------------

@@ -7,8 +7,6 @@ directory. A torn last entry, from a crash in the middle of an append, costs onl
 from __future__ import annotations
 
 import binascii
-import errno
-import fcntl
 import os
 from collections.abc import Callable
 from functools import lru_cache
@@ -56,21 +54,17 @@ def append(path: str, entry: bytes) -> bool:
         os.close(fd)
 
 
-def append_at_once(path: str, lock_path: str, entry: bytes) -> bool:
-    """As :func:`append`, under the directory's lock (``lock_path``, as ``fs.lock_directory`` takes it). False, with nothing
-    done, when another holds the lock, too. Raises as ``append``.
+def append_at_once(path: str, directory: str, entry: bytes) -> bool:
+    """As :func:`append`, under the lock of the directory. False, with nothing done, when another holds the lock, too. Raises
+    as ``append``.
     """
-    lock = os.open(lock_path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    lock = fs.lock_directory(directory)
+    if not lock.take():
+        return False
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                return False
-            raise
-        return os.fstat(lock).st_nlink > 0 and append(path, entry)
+        return append(path, entry)
     finally:
-        os.close(lock)
+        lock.release()
 
 
 def size(path: str) -> int:

@@ -294,7 +294,7 @@ class ContainerBroker(Broker):
         try:
             if self._state_of(os.stat(path)) != self._rangeless:
                 return False
-            return pending.append_at_once(path + ".pending", f"{self.directory}/.lock", pending.encode(record))
+            return pending.append_at_once(path + ".pending", self.directory, pending.encode(record))
         except FileNotFoundError:
             return False
 
