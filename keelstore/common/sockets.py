@@ -11,7 +11,7 @@ import os
 import socket
 import ssl
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from keelstore.common.concurrency import Waits, native_module, sleep, wait_for
@@ -97,39 +97,35 @@ class Stream:
 
     def receive(self, size: int = 65536, timeout: float | None = None) -> bytes:
         """At least one byte, at most ``size``; b'' when the peer has closed. Raises OSError, WaitTimeout."""
-        while True:
-            try:
-                data = self.sock.recv(size)
-            except (BlockingIOError, ssl.SSLWantReadError):
-                self._wait(self.timeout if timeout is None else timeout, False)
-                continue
-            except ssl.SSLWantWriteError:
-                self._wait(self.timeout if timeout is None else timeout, True)
-                continue
-            except ssl.SSLEOFError:
-                return b""
-            self._moved += len(data)
-            if self._moved > _GREEDY:
-                self._step_aside()
-            return data
+        data: bytes | None = self._receive(self.sock.recv, size, timeout)
+        if data is None:
+            return b""
+        self._moved += len(data)
+        if self._moved > _GREEDY:
+            self._step_aside()
+        return data
 
     def receive_into(self, view: memoryview, timeout: float | None = None) -> int:
         """As :meth:`receive`, into memory of the caller; how much came, 0 when the peer has closed."""
+        count: int | None = self._receive(self.sock.recv_into, view, timeout)
+        if count is None:
+            return 0
+        self._moved += count
+        if self._moved > _GREEDY:
+            self._step_aside()
+        return count
+
+    def _receive(self, take: Callable[[Any], Any], what: Any, timeout: float | None) -> Any:
+        """What ``take(what)`` gives once there is something; None when the peer's TLS has ended without a word."""
         while True:
             try:
-                count = self.sock.recv_into(view)
+                return take(what)
             except (BlockingIOError, ssl.SSLWantReadError):
                 self._wait(self.timeout if timeout is None else timeout, False)
-                continue
             except ssl.SSLWantWriteError:
                 self._wait(self.timeout if timeout is None else timeout, True)
-                continue
             except ssl.SSLEOFError:
-                return 0
-            self._moved += count
-            if self._moved > _GREEDY:
-                self._step_aside()
-            return count
+                return None
 
     def send(self, data: bytes | bytearray | memoryview, timeout: float | None = None) -> None:
         """All of ``data``. Raises OSError, WaitTimeout (the peer takes nothing)."""
