@@ -408,12 +408,12 @@ def pause(seconds: float) -> None:
 class _Job:
     __slots__ = ("args", "error", "function", "has_ended", "is_awaited", "result", "waiter")
 
-    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], waiter: Any):
-        self.function, self.args, self.waiter = function, args, waiter
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...]):
+        self.function, self.args = function, args
+        self.waiter: Any = None
         self.result: Any = None
         self.error: BaseException | None = None
-        self.has_ended = False
-        self.is_awaited = True
+        self.has_ended = self.is_awaited = False
 
     def outcome(self) -> Any:
         if self.error is not None:
@@ -466,29 +466,16 @@ class DiskThreads:
         """
         if getattr(_native, "is_disk_thread", False):
             return function(*args)  # the caller is on a disk thread already
-        hub = eventlet.hubs.get_hub()
-        current = greenlet.getcurrent()
-        if current is hub.greenlet:
+        if greenlet.getcurrent() is eventlet.hubs.get_hub().greenlet:
             return function(*args)
-        job = _Job(function, args, current)
-        self._put(device, job, hub)
-        try:
-            hub.switch()
-        except BaseException:
-            job.is_awaited = False
-            raise
-        result: T = job.outcome()
+        result: T = self.begin(device, function, *args).wait()
         return result
 
     def begin(self, device: str, function: Callable[..., Any], *args: Any) -> Begun:
         """As :meth:`run`, without waiting. Not on a disk thread."""
-        job = _Job(function, args, None)
-        job.is_awaited = False
-        self._put(device, job, eventlet.hubs.get_hub())
-        return Begun(job)
-
-    def _put(self, device: str, job: _Job, hub: Any) -> None:
+        job = _Job(function, args)
         if self._fd < 0:
+            hub = eventlet.hubs.get_hub()
             self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             hub.add(hub.READ, self._fd, self._on_done, greenlet.getcurrent().throw, lambda *_: None)
         queue = self._queues.get(device)
@@ -500,6 +487,7 @@ class DiskThreads:
             counts[0] += 1
             _thread.start_new_thread(self._work, (queue, counts))
         queue.put(job)
+        return Begun(job)
 
     def _work(self, queue: Any, counts: list[int]) -> None:
         _native.is_disk_thread = True
