@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 from keelstore.common.concurrency import sleep
@@ -54,6 +55,19 @@ _DEFAULTS: Final[Environ] = {
     "wsgi.version": (1, 0), "wsgi.url_scheme": "http", "wsgi.multithread": False, "wsgi.multiprocess": False,
     "wsgi.run_once": False,
 }  # fmt: skip
+
+
+@contextmanager
+def lent(environ: Environ, keys: Mapping[str, Any]) -> Iterator[None]:
+    """``environ`` has ``keys`` inside, for the sub-requests that are made there, and afterwards what it had."""
+    before = {key: environ[key] for key in keys if key in environ}
+    environ.update(keys)
+    try:
+        yield
+    finally:
+        for key in keys:
+            environ.pop(key, None)
+        environ.update(before)
 
 
 def _always(_request: Request) -> None:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from keelstore.common.headers import Headers
+from keelstore.common.internal import lent
 from keelstore.common.middleware.authorizing import denial
 from keelstore.common.middleware.crypto.told import as_read
 from keelstore.common.middleware.s3api.errors import S3Error
@@ -70,13 +71,8 @@ def restate(request: S3Request, headers: Headers, changes: Mapping[str, str]) ->
     elif "Content-Location" in headers:
         raise S3Error("InvalidRequest", "The object is a link to another, whose metadata can only be changed there.")
     sent["X-Timestamp"] = _time_after(headers).internal
-    flags = as_read(headers)  # metadata are encrypted as the object is
-    request.environ.update(flags)
-    try:
+    with lent(request.environ, as_read(headers)):  # metadata are encrypted as the object is
         response = request.swift("POST", container, key, headers=sent, as_cluster=True)
-    finally:
-        for flag in flags:
-            del request.environ[flag]
     if response.status in (404, 409):
         response.drain()
         raise S3Error("OperationAborted")  # it was replaced, changed or deleted meanwhile

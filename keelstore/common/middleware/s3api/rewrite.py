@@ -16,6 +16,7 @@ from typing import Final
 
 from keelstore.common.headers import Headers, is_true
 from keelstore.common.http import CRYPTO_BYPASS, IN_PLACE, Response
+from keelstore.common.internal import lent
 from keelstore.common.middleware.crypto.told import as_read
 from keelstore.common.middleware.s3api import reading
 from keelstore.common.middleware.s3api.errors import S3Error
@@ -79,9 +80,5 @@ def _copy(request: S3Request, found: Headers, changes: Mapping[str, str]) -> Res
     if is_slo and (etag := found.get(OBJECT_SYSMETA + "Etag")):
         headers[_LISTED] = f"; s3_etag={etag}"
     flags = {IN_PLACE: True, **(as_read(found) if is_slo else {CRYPTO_BYPASS: True})}
-    request.environ.update(flags)
-    try:
+    with lent(request.environ, flags):
         return request.swift("PUT", container, name, headers={**headers, **changes}, query=query)
-    finally:
-        for flag in flags:
-            del request.environ[flag]
