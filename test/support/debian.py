@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from test.support.environments import made_once
 
 ARCHIVE = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian sid main\n"
 CONFIGURATION = """Dir::State "{home}/apt";
@@ -30,16 +31,7 @@ def newest(*packages: str) -> Path:
     """
     if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
         pytest.skip("there is no apt here")
-    home = Path(os.environ.get("XDG_CACHE_HOME") or "/var/tmp") / f"keelstore-debian-{'-'.join(packages)}"
-    ready = home / "ready"
-    if not ready.exists():
-        home.parent.mkdir(parents=True, exist_ok=True)
-        with open(f"{home}.lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not ready.exists():
-                _unpack(home, packages)
-                ready.touch()
-    return home / "root"
+    return made_once(f"debian-{'-'.join(packages)}", lambda home: _unpack(home, packages)) / "root"
 
 
 def _unpack(home: Path, packages: tuple[str, ...]) -> None:

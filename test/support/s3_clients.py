@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import subprocess
@@ -16,7 +15,7 @@ import pytest
 
 from test.support.client import Endpoint
 from test.support.debian import newest
-from test.support.environments import environment
+from test.support.environments import environment, made_once
 from test.support.s3 import REGION, client
 
 PYTHON_CLIENTS = ("awscli==1.46.3", "s3cmd==2.4.0", "minio==7.2.20", "s3fs==2026.9.0")
@@ -85,19 +84,16 @@ def go_program(name: str, release: str) -> str:
 def javascript_sdk() -> tuple[Path, Path]:
     """A ``node``, and a directory in which scripts find AWS's SDK."""
     node = environment(NODE.replace("==", "-"), NODE) / "bin"
-    home = node.parent.parent / f"keelstore-aws-sdk-js-{AWS_SDK_JS}"
-    ready = home / "ready"
-    if not ready.exists():
+
+    def make(home: Path) -> None:
         home.mkdir(parents=True, exist_ok=True)
-        with open(f"{home}.lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not ready.exists():
-                env = {**os.environ, "PATH": os.pathsep.join((str(node), os.environ.get("PATH", os.defpath)))}
-                made = subprocess.run([node / "npm", "install", "--no-audit", "--no-fund", "--no-progress", "--loglevel=error", *JS_PACKAGES], cwd=home,
-                                      env=env, capture_output=True, text=True, check=False)
-                if made.returncode:
-                    if subprocess.run([node / "npm", "ping"], cwd=home, env=env, capture_output=True, check=False).returncode:
-                        pytest.skip("there is no registry of npm within reach")
-                    pytest.fail(f"{' '.join(JS_PACKAGES)} cannot be installed here: {made.stderr.strip()[-500:]}")
-                ready.touch()
+        env = {**os.environ, "PATH": os.pathsep.join((str(node), os.environ.get("PATH", os.defpath)))}
+        made = subprocess.run([node / "npm", "install", "--no-audit", "--no-fund", "--no-progress", "--loglevel=error", *JS_PACKAGES], cwd=home,
+                              env=env, capture_output=True, text=True, check=False)
+        if made.returncode:
+            if subprocess.run([node / "npm", "ping"], cwd=home, env=env, capture_output=True, check=False).returncode:
+                pytest.skip("there is no registry of npm within reach")
+            pytest.fail(f"{' '.join(JS_PACKAGES)} cannot be installed here: {made.stderr.strip()[-500:]}")
+
+    home = made_once(f"aws-sdk-js-{AWS_SDK_JS}", make)
     return node / "node", home
