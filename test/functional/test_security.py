@@ -124,6 +124,7 @@ def test_security_R05_routes_of_operators_are_closed(account: Account, other: Ac
         assert b"ringmd5" not in answer.body and b"objects/" not in answer.body
 
 
+METHODS = ["GET", "HEAD", "PUT", "POST", "DELETE", "COPY", "OPTIONS", "REPORT"]
 NAMES = ["Range", "Content-Type", "Content-Length", "Transfer-Encoding", "Accept", "If-Match", "If-None-Match", "If-Modified-Since", "X-Timestamp", "X-Delete-At",
          "X-Delete-After", "X-Copy-From", "Destination", "X-Object-Manifest", "X-Symlink-Target", "X-Container-Read", "X-Versions-Location", "X-Auth-Token", "Origin",
          "Referer", "Content-Disposition", "X-Object-Meta-\xe9", "X-Newest", "Expect", "Etag", "X-Static-Large-Object", "X-Storage-Policy", "X-If-Delete-At", "Host", "Forwarded",
@@ -155,7 +156,7 @@ def test_security_R07_no_header_body_or_query_breaks_a_worker(account: Account, 
     account.put(container, "o", body=b"data").expect(201)
     seen: set[int] = set()
     for _ in range(400):
-        method = chance.choice(["GET", "GET", "HEAD", "PUT", "POST", "DELETE", "COPY", "OPTIONS", "REPORT"])
+        method = chance.choice(METHODS)
         path = chance.choice([account.path, f"{account.path}/{container}", f"{account.path}/{container}/o", f"{account.path}/{container}/f%ff", "/v1", "/v1/", "/info", "/auth/v1.0", "//", "/v1/%00/c/o"])
         if method == "DELETE" and path == account.path:
             continue
@@ -172,6 +173,19 @@ def test_security_R07_no_header_body_or_query_breaks_a_worker(account: Account, 
         seen.add(status)
     assert {200, 400, 404} <= seen, "the requests reach their handlers"
     assert account.endpoint.request("GET", "/healthcheck").status == 200
+
+
+def test_security_R07_no_path_breaks_a_worker_whatever_is_asked_of_it(account: Account, container: str, survivors: None) -> None:
+    """Each method with each query, on each kind of path."""
+    account.put(container, "o", body=b"data").expect(201)
+    paths = [f"{account.path}/{container}", f"{account.path}/{container}/o", f"{account.path}/{container}/f%ff", f"{account.path}/%ff/o",
+             f"{account.path}/{container}/%ed%a0%80", f"{account.path}/{container}/%ef%bf%bf%f4%8f%bf%bf"]
+    with account.endpoint.connect() as connection:
+        for path in paths:
+            for query in (*QUERIES, "multipart-manifest=delete&async=on", "multipart-manifest=get&format=raw"):
+                for method in METHODS:
+                    status = Account(account.endpoint, path, account.token).request(method, query=query, connection=connection).status
+                    assert status < 500 or status in (501, 503), (method, path, query, status)
 
 
 def test_security_R07_no_form_breaks_a_worker(account: Account, container: str, survivors: None) -> None:

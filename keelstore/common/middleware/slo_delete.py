@@ -56,6 +56,11 @@ def _ask(slo: Slo, environ: Environ, method: str, path: str, params: dict[str, s
                                         source=slo.SOURCE))
 
 
+def _shown(path: str) -> str:
+    """A path in a report. That of the request may be no UTF-8: the proxy is what refuses it."""
+    return quote(path, errors="surrogateescape")
+
+
 def _version(request: Request) -> dict[str, str]:
     version = request.params.get("version-id")
     return {} if version is None else {"version-id": version}
@@ -136,18 +141,18 @@ class _Removal:
             return None
         if not response.is_success:
             response.drain()
-            self.errors.append((quote(path), status_line(response.status)))
+            self.errors.append((_shown(path), status_line(response.status)))
             return None
         if not is_true(response.headers.get("X-Static-Large-Object")):
             response.close()
             if not is_top:
                 return []  # overwritten by something plain: it goes as a segment does
-            self.errors.append((quote(path), _NOT_SLO))
+            self.errors.append((_shown(path), _NOT_SLO))
             return None
         try:
             return decode(response.read(MANIFEST_LIMIT))
         except (ManifestError, ValueError):
-            self.errors.append((quote(path), "Unable to load SLO manifest"))
+            self.errors.append((_shown(path), "Unable to load SLO manifest"))
             return None
 
     def _delete(self, base: str, path: str, params: dict[str, str]) -> None:
@@ -162,7 +167,7 @@ class _Removal:
         elif status == 404:
             self.missing += 1
         else:
-            self.errors.append((quote(path), status_line(status)))
+            self.errors.append((_shown(path), status_line(status)))
 
 
 # -- async=on ----------------------------------------------------------------------------------------------------------
