@@ -23,7 +23,7 @@ from keelstore.common.ring.ring import Node, RingFile
 from test.support import network
 from test.support.client import Endpoint, unique
 from test.support.processes import ROOT
-from test.support.store import Store
+from test.support.store import Store, running
 from test.support.waiting import slowness, until
 
 pytestmark = pytest.mark.skipif(bool(network.why_not()), reason=network.why_not() or "-")
@@ -35,13 +35,8 @@ STATUS_S = 25.0
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with network.namespace():
-        store = Store.new(tmp_path_factory.mktemp("broken") / "data", nodes=4, workers=1)
-        store.up()
-        try:
-            yield store
-        finally:
-            store.down()
+    with network.namespace(), running(tmp_path_factory.mktemp("broken") / "data", nodes=4, workers=1) as store:
+        yield store
 
 
 class Written:

@@ -13,7 +13,7 @@ from keelstore.common.cluster import load_cluster
 from keelstore.common.ring.ring import RingFile
 from test.support.client import Account, Endpoint, unique
 from test.support.load import run_clients
-from test.support.store import Store
+from test.support.store import Store, running
 from test.support.waiting import slowness, until
 
 NODES = (1, 2, 3, 4)
@@ -24,16 +24,15 @@ EXPIRING = int(os.environ.get("KEELSTORE_TESTS_EXPIRING", "300"))  # the issue a
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    store = Store.new(tmp_path_factory.mktemp("live") / "data", nodes=4, workers=1)
-    store.up()
+    with running(tmp_path_factory.mktemp("live") / "data", nodes=4, workers=1, edit=without_scans) as store:
+        yield store
+
+
+def without_scans(store: Store) -> None:
     for number in NODES:  # no scan is to come round: hints and the return of a server are to do it
         store.edit("object-server.conf", ("interval = 5", "interval = 3600"), number=number)
         store.edit("container-server.conf", ("interval = 10", "interval = 3600"), ("interval = 30", "interval = 3600"), number=number)
         store.edit("account-server.conf", ("interval = 30", "interval = 3600"), number=number)
-    store.down()
-    store.up()
-    yield store
-    store.down()
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from keelstore.common.ring import format as ring_format
 from keelstore.common.ring.builder import RingBuilder
 from keelstore.common.ring.ring import Node, RingFile
 from test.support.client import Account, Answer, Endpoint, unique
-from test.support.store import Store
+from test.support.store import Store, running
 from test.support.waiting import until
 
 SERVERS = ("object", "container", "account")
@@ -27,15 +27,9 @@ SERVERS = ("object", "container", "account")
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """One node whose proxy takes a device again at once after it has failed."""
-    store = Store.new(tmp_path_factory.mktemp("disks") / "data", workers=1)
-    store.prepare()
-    store.be_patient()
-    store.edit("proxy-server.conf", ("account_autocreate = true", "account_autocreate = true\nerror_suppression_interval = 0.01"))
-    store.up()
-    try:
+    with running(tmp_path_factory.mktemp("disks") / "data", workers=1, is_patient=True, edit=lambda store: store.edit(
+            "proxy-server.conf", ("account_autocreate = true", "account_autocreate = true\nerror_suppression_interval = 0.01"))) as store:
         yield store
-    finally:
-        store.down()
 
 
 @pytest.fixture(autouse=True)

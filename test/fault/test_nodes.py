@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -14,7 +15,7 @@ from keelstore.common.cluster import load_cluster
 from keelstore.common.ring.ring import RingFile
 from test.support.client import Account, Endpoint, unique
 from test.support.load import Uploads, run_clients
-from test.support.store import Store, alive
+from test.support.store import Store, alive, running
 from test.support.waiting import until
 
 NODES = (1, 2, 3, 4)
@@ -24,22 +25,19 @@ TIMEOUT_S, LIMIT, INTERVAL_S = 2.5, 2, 3.0  # the timeout must be well above con
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """Proxies that give up on a node soon, and limit it after three errors."""
-    store = Store.new(tmp_path_factory.mktemp("nodes") / "data", nodes=4, workers=1)
-    store.up()
-    try:
-        for number in NODES:
-            store.edit("proxy-server.conf", ("account_autocreate = true", "account_autocreate = true\n"
-                       f"node_timeout = {TIMEOUT_S}\nerror_suppression_limit = {LIMIT}\nerror_suppression_interval = {INTERVAL_S}"), number=number)
-        store.down()
-        store.up()
-        yield store
-    finally:
-        for number in NODES:
-            try:
-                store.signal(store.pids(number), signal.SIGCONT)
-            except OSError:
-                pass
-        store.down()
+    with running(tmp_path_factory.mktemp("nodes") / "data", nodes=4, workers=1, edit=impatient) as store:
+        try:
+            yield store
+        finally:
+            for number in NODES:
+                with suppress(OSError):
+                    store.signal(store.pids(number), signal.SIGCONT)
+
+
+def impatient(store: Store) -> None:
+    for number in NODES:
+        store.edit("proxy-server.conf", ("account_autocreate = true", "account_autocreate = true\n"
+                   f"node_timeout = {TIMEOUT_S}\nerror_suppression_limit = {LIMIT}\nerror_suppression_interval = {INTERVAL_S}"), number=number)
 
 
 @pytest.fixture(autouse=True)

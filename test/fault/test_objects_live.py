@@ -21,7 +21,7 @@ from keelstore.common.ring.ring import Node, RingFile
 from test.support.client import Account, unique
 from test.support.load import run_clients
 from test.support.processes import ROOT
-from test.support.store import Store
+from test.support.store import Store, running
 from test.support.waiting import slowness, until
 
 NODES = (1, 2, 3, 4)
@@ -34,14 +34,13 @@ Place = tuple[int, str]  # node number, device
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    store = Store.new(tmp_path_factory.mktemp("objects") / "data", nodes=4, workers=1)
-    store.up()
+    with running(tmp_path_factory.mktemp("objects") / "data", nodes=4, workers=1, edit=without_scans) as store:
+        yield store
+
+
+def without_scans(store: Store) -> None:
     for number in NODES:  # no scan is to come round: hints and the return of a server are to do it
         store.edit("object-server.conf", ("[object-replicator]\ninterval = 60", "[object-replicator]\ninterval = 3600"), number=number)
-    store.down()
-    store.up()
-    yield store
-    store.down()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 import pytest
 
 from test.support.client import Account, unique
-from test.support.store import Store
+from test.support.store import Store, running
 from test.support.waiting import until
 
 PLACES, TIMEOUT_S = 24, 8
@@ -22,15 +22,9 @@ LARGE = 24 << 20  # more than a kernel holds for a reader
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    store = Store.new(tmp_path_factory.mktemp("overload") / "data", workers=1)
-    store.prepare()
-    store.be_patient()
-    store.edit("proxy-server.conf", ("[DEFAULT]\n", f"[DEFAULT]\nmax_clients = {PLACES}\noverload_wait = 0\nclient_timeout = {TIMEOUT_S}\n"))
-    store.up()
-    try:
+    with running(tmp_path_factory.mktemp("overload") / "data", workers=1, is_patient=True, edit=lambda store: store.edit(
+            "proxy-server.conf", ("[DEFAULT]\n", f"[DEFAULT]\nmax_clients = {PLACES}\noverload_wait = 0\nclient_timeout = {TIMEOUT_S}\n"))) as store:
         yield store
-    finally:
-        store.down()
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from test.support.client import Account, unique
-from test.support.store import Store
+from test.support.store import Store, running
 
 WORD = "swordfish"
 BODIES = {"empty": b"", "small": b"a swordfish", "large": (b"a swordfish among fishes, " * 10_000)[:200_003]}
@@ -23,12 +23,8 @@ def etag(body: bytes) -> str:
 
 @pytest.fixture(scope="module", params=[1, 4], ids=["one-node", "four-nodes"])
 def encrypted(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Store]:
-    store = Store.new(tmp_path_factory.mktemp("encrypted") / "data", nodes=request.param, workers=1)
-    store.up("--encrypt")
-    try:
+    with running(tmp_path_factory.mktemp("encrypted") / "data", "--encrypt", nodes=request.param, workers=1) as store:
         yield store
-    finally:
-        store.down()
 
 
 @pytest.fixture

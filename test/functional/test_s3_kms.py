@@ -14,7 +14,7 @@ from botocore.exceptions import ClientError
 
 from test.support.client import unique
 from test.support.s3_clients import Keys
-from test.support.store import Store
+from test.support.store import Store, running
 
 KEY = "keelstore"
 NAMED = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": KEY}
@@ -24,12 +24,8 @@ PART = b"p" * (5 << 20)
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """One that encrypts nothing by itself."""
-    store = Store.new(tmp_path_factory.mktemp("kms") / "data", workers=1)
-    store.up()
-    try:
+    with running(tmp_path_factory.mktemp("kms") / "data", workers=1) as store:
         yield store
-    finally:
-        store.down()
 
 
 @pytest.fixture

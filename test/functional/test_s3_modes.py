@@ -14,7 +14,7 @@ from test.functional.conftest import FOREIGN
 from test.support.client import Account, Endpoint, unique
 from test.support.s3 import OTHER, PLAIN, TESTER, client, refused, signed
 from test.support.signing import FORM_TYPE, form_body
-from test.support.store import Store
+from test.support.store import Store, running
 
 ALL_USERS = "http://acs.amazonaws.com/groups/global/AllUsers"
 pytestmark = pytest.mark.skipif(FOREIGN is not None, reason="changes the configuration of the store")
@@ -23,12 +23,8 @@ pytestmark = pytest.mark.skipif(FOREIGN is not None, reason="changes the configu
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """One that encrypts."""
-    store = Store.new(tmp_path_factory.mktemp("s3modes") / "store", workers=1)
-    store.up("--encrypt")
-    try:
+    with running(tmp_path_factory.mktemp("s3modes") / "store", "--encrypt", workers=1) as store:
         yield store
-    finally:
-        store.down()
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +85,43 @@ def test_a_change_of_acl_leaves_encrypted_what_is(is_enabled: bool, own: Store, 
     for key in ("asked", "keyed", "parts"):
         s3.delete_object(Bucket=bucket, Key=key)
     s3.delete_bucket(Bucket=bucket)
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_what_a_customer_has_encrypted_is_kept_without_the_key(
+    is_enabled: bool, own: Store, request: pytest.FixtureRequest
+) -> None:
+    """Versions were not kept yet when it was written: who replaces or deletes it need not have its key."""
+    store = own if is_enabled else request.getfixturevalue("hosts")
+    s3, bucket = client(store.endpoint), unique("kept")
+    s3.create_bucket(Bucket=bucket)
+    mine, others = ({"SSECustomerAlgorithm": "AES256", "SSECustomerKey": key * 32} for key in (b"m", b"o"))
+    bodies = {key: key.encode() * 100_000 for key in ("plain", "keyed", "deleted")}
+    etags = {
+        key: s3.put_object(Bucket=bucket, Key=key, Body=body, Metadata={"of": key}, **mine)["ETag"] for key, body in bodies.items()
+    }
+    s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    s3.put_object(Bucket=bucket, Key="plain", Body=b"new")
+    s3.put_object(Bucket=bucket, Key="keyed", Body=b"new", **others)
+    s3.delete_object(Bucket=bucket, Key="deleted")
+    assert s3.get_object(Bucket=bucket, Key="plain")["Body"].read() == b"new"
+    assert s3.get_object(Bucket=bucket, Key="keyed", **others)["Body"].read() == b"new"
+    old = [version for version in s3.list_object_versions(Bucket=bucket)["Versions"] if not version["IsLatest"]]
+    assert {version["Key"]: (version["ETag"], version["Size"], version["VersionId"]) for version in old} == {
+        key: (etag, 100_000, "null") for key, etag in etags.items()
+    }
+    for key, body in bodies.items():
+        null: Any = {"Bucket": bucket, "Key": key, "VersionId": "null"}
+        found = s3.get_object(**null, **mine)
+        assert (found["Body"].read(), found["ETag"], found["Metadata"]) == (body, etags[key], {"of": key})
+        assert s3.get_object(**null, **mine, Range="bytes=99990-")["Body"].read() == body[-10:]
+        assert s3.get_object(**null, **mine, IfMatch=etags[key])["ETag"] == etags[key]
+        refused("304", s3.get_object, **null, **mine, IfNoneMatch=etags[key])
+        refused("InvalidRequest", s3.get_object, **null)
+        refused("InvalidRequest", s3.get_object, **null, **others)
+        source = {"CopySource": null, **{f"CopySource{name}": value for name, value in mine.items()}}
+        s3.copy_object(Bucket=bucket, Key=key, **source)
+        assert s3.get_object(Bucket=bucket, Key=key)["Body"].read() == body
 
 
 def test_anonymous_requests_by_host_name(hosts: Store) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from test.support.client import Answer, Endpoint, unique
 from test.support.s3 import OTHER, TESTER, client, refused, remove_bucket
-from test.support.store import Store
+from test.support.store import Store, running
 
 
 @pytest.fixture(scope="module")
@@ -316,12 +316,8 @@ KEY = {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": "0" * 32}
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """One whose disks are looked at. It encrypts nothing unless it is asked to."""
-    store = Store.new(tmp_path_factory.mktemp("asked") / "data", workers=1)
-    store.up("--test-users")
-    try:
+    with running(tmp_path_factory.mktemp("asked") / "data", workers=1) as store:
         yield store
-    finally:
-        store.down()
 
 
 def is_on_disk(store: Store, data: bytes) -> bool:

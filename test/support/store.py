@@ -8,7 +8,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -201,13 +201,17 @@ def alive(pid: int) -> bool:
 
 
 @contextmanager
-def running(data: Path, nodes: int = 1, workers: int = 2, is_patient: bool = False) -> Iterator[Store]:
-    """A store with the test users, stopped at the end."""
+def running(data: Path, *arguments: str, nodes: int = 1, workers: int = 2, is_patient: bool = False,
+            edit: Callable[[Store], object] | None = None) -> Iterator[Store]:
+    """A store with the test users, stopped at the end. ``edit`` changes its configuration before it starts."""
     store = Store.new(data, nodes, workers)
-    if is_patient:
+    if is_patient or edit:
         store.prepare()
+    if is_patient:
         store.be_patient()
-    store.up()
+    if edit:
+        edit(store)
+    store.up(*arguments)
     try:
         yield store
     finally:
