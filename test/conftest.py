@@ -11,11 +11,12 @@ from hypothesis import HealthCheck, settings
 from test.support.store import Store, running
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """A run that is told to end stops its servers first, as one that is interrupted does. Hypothesis asserts no times."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("patient")
+    config.addinivalue_line("markers", "alone: looks at times, memory or processor time; bin/run-tests runs nothing beside it")
 
 
 @pytest.fixture(scope="session")

@@ -21,9 +21,9 @@ from keelstore.account.options import AccountReaperOptions
 from keelstore.common import concurrency
 from keelstore.common.broker_steps import timestamp_of
 from keelstore.common.cluster import Cluster
-from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.daemon_frame import Daemon, Selection, World
 from keelstore.common.device_walk import Device, hash_directories, own_nodes, partitions, usable_device
+from keelstore.common.disk_calls import on_disk_thread
 from keelstore.common.errors import BackendError, DeviceUnavailable, KeelstoreError, StorageError
 from keelstore.common.headers import Headers
 from keelstore.common.http import encode_query

@@ -30,7 +30,8 @@ from urllib.parse import quote
 from keelstore.common import fs, pending
 from keelstore.common.broker_schema import chexor
 from keelstore.common.broker_steps import Connection, Steps, one_row
-from keelstore.common.concurrency import Semaphore, off_slow_disk, on_disk_thread, pause
+from keelstore.common.concurrency import Semaphore
+from keelstore.common.disk_calls import off_slow_disk, on_disk_thread, pause
 from keelstore.common.errors import (
     DatabaseCorrupt,
     DeviceFull,

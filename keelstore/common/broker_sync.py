@@ -18,8 +18,8 @@ from urllib.parse import quote
 from keelstore.common import fs
 from keelstore.common.broker import Broker, DatabaseNotFound, prepare
 from keelstore.common.broker_steps import Connection, merge_metadata, parse_metadata
-from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.db_transfer import arrived_path
+from keelstore.common.disk_calls import on_disk_thread
 from keelstore.common.errors import BadRequest
 from keelstore.common.http import Response
 from keelstore.common.names import database_file

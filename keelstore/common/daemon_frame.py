@@ -5,7 +5,7 @@ files, statistics), rings, a ``Backend``. It runs in three places and knows noth
 (``keelstore-object-updater CONF``, ``node/run_daemon.py``), with all daemons of a node in one process
 (``node/background.py``), and step by step in a simulation, which calls ``run_once`` under a clock of its own.
 
-Passes are green threads: what blocks on a disk goes through ``concurrency.on_disk_thread``. An operator's ``workers`` options
+Passes are green threads: what blocks on a disk goes through ``disk_calls.on_disk_thread``. An operator's ``workers`` options
 are accepted and count as green threads, since disk calls run on threads of their device anyway.
 """
 

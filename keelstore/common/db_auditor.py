@@ -15,10 +15,10 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 from keelstore.common import concurrency
 from keelstore.common.broker import Broker, DatabaseNotFound
 from keelstore.common.broker_steps import Connection
-from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.daemon_frame import Daemon, Selection, World
 from keelstore.common.db_options import DatabaseAuditorOptions
 from keelstore.common.device_walk import Device, databases, usable_devices
+from keelstore.common.disk_calls import on_disk_thread
 from keelstore.common.errors import DatabaseCorrupt, StorageError
 from keelstore.common.names import database_file
 from keelstore.common.work import RateLimit

@@ -24,12 +24,12 @@ from keelstore.common.broker import Broker, DatabaseNotFound
 from keelstore.common.broker_steps import Connection
 from keelstore.common.broker_sync import Receiver
 from keelstore.common.cluster import Cluster
-from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.daemon_frame import Daemon, Selection, World
 from keelstore.common.db_options import DatabaseReplicatorOptions
 from keelstore.common.db_rules import Job, Kind, in_order, job_of, may_remove
 from keelstore.common.db_sync import Collaborators, DatabaseSync, Outcome, Talk
 from keelstore.common.device_walk import Device, own_nodes, partitions, usable_device, usable_devices
+from keelstore.common.disk_calls import on_disk_thread
 from keelstore.common.errors import DatabaseCorrupt, DeviceUnavailable, StorageError
 from keelstore.common.peers import Address, Peers
 from keelstore.common.ring.ring import Node, Ring, RingFile

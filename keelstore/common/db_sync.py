@@ -20,9 +20,10 @@ from keelstore.common import db_transfer, fs, rsync
 from keelstore.common.broker import Broker
 from keelstore.common.broker_steps import Connection, merge_metadata, parse_metadata, timestamp_of
 from keelstore.common.broker_sync import Receiver
-from keelstore.common.concurrency import Semaphore, on_disk_thread
+from keelstore.common.concurrency import Semaphore
 from keelstore.common.db_options import DatabaseReplicatorOptions
 from keelstore.common.db_rules import Extent, Job, Step, step_for
+from keelstore.common.disk_calls import on_disk_thread
 from keelstore.common.errors import BackendError
 from keelstore.common.headers import Headers
 from keelstore.common.http import Response

@@ -20,7 +20,7 @@ from hashlib import md5
 from typing import Any, Final
 
 from keelstore.common import fs
-from keelstore.common.concurrency import on_disk_thread
+from keelstore.common.disk_calls import on_disk_thread
 from keelstore.common.errors import BackendError, BadRequest, ClientDisconnect, LengthRequired
 from keelstore.common.headers import Headers
 from keelstore.common.http import Request, Response

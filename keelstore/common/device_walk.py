@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final, NamedTuple, TypeVar
 
 from keelstore.common import fs
-from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.daemon_frame import ALL, Selection
+from keelstore.common.disk_calls import on_disk_thread
 from keelstore.common.errors import DeviceUnavailable
 from keelstore.common.names import database_file
 from keelstore.common.ring.ring import Node

@@ -18,7 +18,7 @@ The durable order, and what a crash between any two lines leaves behind:
 
 Errors: ENOSPC and EDQUOT become DeviceFull, a file system without extended attributes XattrNotSupported; all else
 stays an OSError. Functions block, but for the syncs, which let other green threads run: call them through
-``concurrency.on_disk``, or on a disk thread where more than syncs may take long.
+``disk_calls.on_disk``, or on a disk thread where more than syncs may take long.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class lock_directory:  # noqa: N801 - reads as a statement: with lock_directory(
     def __enter__(self) -> lock_directory:
         if self.take():
             return self
-        from keelstore.common.concurrency import pause  # not above: operators' tools write files without green threads
+        from keelstore.common.disk_calls import pause  # not above: operators' tools write files without green threads
 
         deadline = time.monotonic() + self.timeout_s
         wait = 0.0005  # most holders are gone in microseconds; the field's step is 10 ms
@@ -162,7 +162,7 @@ def _sync(fds: Sequence[int], data_only: bool = False) -> None:
     """fsync or fdatasync of all, in any order; green threads let others run meanwhile. Operators' tools, which have none,
     simply wait.
     """
-    green = sys.modules.get("keelstore.common.concurrency")
+    green = sys.modules.get("keelstore.common.disk_calls")
     for fd in fds if green is None else green.sync(fds, data_only):
         (os.fdatasync if data_only else os.fsync)(fd)
 

@@ -32,7 +32,7 @@ from typing import Any, Final
 
 from keelstore import __version__
 from keelstore.common import concurrency, fs
-from keelstore.common.concurrency import on_disk_thread
+from keelstore.common.disk_calls import on_disk_thread
 from keelstore.common.errors import WaitTimeout
 from keelstore.common.recon_cache import ReconCache
 from keelstore.common.room import Reserve

@@ -81,7 +81,7 @@ def _read(path: str) -> dict[str, Any]:
 
 def _locked(path: str) -> int:
     """The open file, locked; another process may have replaced it meanwhile, then the new one is. Raises OSError."""
-    from keelstore.common.concurrency import pause  # not above: operators' tools use this without green threads
+    from keelstore.common.disk_calls import pause  # not above: operators' tools use this without green threads
 
     deadline = time.monotonic() + LOCK_WAIT_S
     while True:

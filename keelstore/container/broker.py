@@ -26,7 +26,7 @@ from keelstore.common.broker_steps import (
     parse_metadata,
     timestamp_of,
 )
-from keelstore.common.concurrency import is_off_limits
+from keelstore.common.disk_calls import is_off_limits
 from keelstore.common.errors import RequestError
 from keelstore.common.limits import Limits
 from keelstore.common.listing import ListingQuery, Row, Span, Subdir, page

@@ -17,12 +17,12 @@ from keelstore.common.broker import Broker
 from keelstore.common.broker_steps import Connection, timestamp_of
 from keelstore.common.broker_sync import Receiver
 from keelstore.common.cluster import Cluster
-from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.daemon_frame import Selection, World
 from keelstore.common.db_replicator import DatabaseReplicator, Result
 from keelstore.common.db_rules import Job
 from keelstore.common.db_sync import Collaborators, DatabaseSync, Info, Talk
 from keelstore.common.device_walk import usable_device
+from keelstore.common.disk_calls import on_disk_thread
 from keelstore.common.errors import BackendError, DeviceUnavailable
 from keelstore.common.quorum import majority_size
 from keelstore.common.ranges import ShardRange

@@ -12,8 +12,8 @@ from keelstore.common.backend import Backend
 from keelstore.common.broker import AlreadyExists, DatabaseNotFound
 from keelstore.common.broker_steps import Connection
 from keelstore.common.cluster import Cluster, load_cluster
-from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.db_server import ALSO_KNOWN, DatabaseServer, listing_response
+from keelstore.common.disk_calls import on_disk_thread
 from keelstore.common.errors import BadRequest, NotFound, RequestError, StorageError
 from keelstore.common.events import CONTAINER, DATABASE, hint_change
 from keelstore.common.headers import Headers, is_true

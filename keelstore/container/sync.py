@@ -24,9 +24,9 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol
 from keelstore.common import events
 from keelstore.common.broker import DatabaseNotFound
 from keelstore.common.broker_steps import Connection
-from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.daemon_frame import Daemon, Selection, World
 from keelstore.common.device_walk import Device, hash_directories, own_nodes, partitions, usable_devices
+from keelstore.common.disk_calls import on_disk_thread
 from keelstore.common.errors import KeelstoreError, StorageError
 from keelstore.common.headers import Headers, is_true, text_to_wire
 from keelstore.common.internal import BodyOf, InternalClient

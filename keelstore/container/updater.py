@@ -24,9 +24,9 @@ from typing import Any, ClassVar, Final, NamedTuple
 from keelstore.common import concurrency, events
 from keelstore.common.broker import RACY_NS, DatabaseNotFound
 from keelstore.common.broker_steps import Connection, timestamp_of
-from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.daemon_frame import ALL, Daemon, Selection, World
 from keelstore.common.device_walk import Device, databases_with, usable_devices
+from keelstore.common.disk_calls import on_disk_thread
 from keelstore.common.errors import BackendError, StorageError
 from keelstore.common.headers import Headers
 from keelstore.common.names import HashPath, database_file

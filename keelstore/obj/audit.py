@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from keelstore.common import fs
 from keelstore.common.codec import Codec, FragmentError, codec_for
-from keelstore.common.concurrency import on_disk_thread
+from keelstore.common.disk_calls import on_disk_thread
 from keelstore.common.errors import ObjectCorrupt, ObjectNotFound, ObjectStateChanged, StorageError
 from keelstore.common.policy import ErasureCodingPolicy, Policy
 from keelstore.obj import hashes, layout

@@ -21,9 +21,9 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from keelstore.common import concurrency, fs
 from keelstore.common.cluster import Cluster
-from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.daemon_frame import ALL, Daemon, Selection, World
 from keelstore.common.device_walk import Device, partitions, usable_devices
+from keelstore.common.disk_calls import on_disk_thread
 from keelstore.common.errors import StorageError
 from keelstore.common.policy import Policy
 from keelstore.common.room import Reserve

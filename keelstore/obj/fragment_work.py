@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keelstore.common import concurrency, fs
-from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.daemon_frame import World
+from keelstore.common.disk_calls import on_disk_thread
 from keelstore.common.errors import LockTimeout
 from keelstore.common.headers import REBUILD_NOW
 from keelstore.common.policy import ErasureCodingPolicy

@@ -16,9 +16,9 @@ from typing import Any, ClassVar, Final
 
 from keelstore.common import between_passes, concurrency, daemon_shares, events, fs
 from keelstore.common.cluster import Cluster
-from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.daemon_frame import Daemon, Selection, World
 from keelstore.common.device_walk import Device, own_nodes, partitions, usable_device, usable_devices
+from keelstore.common.disk_calls import on_disk_thread
 from keelstore.common.errors import DeviceUnavailable, StorageError
 from keelstore.common.peers import Address, Peers
 from keelstore.common.policy import Policy

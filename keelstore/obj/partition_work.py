@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from keelstore.common import concurrency, fs
-from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.daemon_frame import World
+from keelstore.common.disk_calls import on_disk_thread
 from keelstore.common.errors import LockTimeout
 from keelstore.common.peers import Peers
 from keelstore.common.policy import Policy

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from keelstore.common import plainpickle
-from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.daemon_frame import World
+from keelstore.common.disk_calls import on_disk_thread
 from keelstore.common.errors import BackendError
 from keelstore.common.headers import Headers
 from keelstore.common.peers import Peers

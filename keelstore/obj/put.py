@@ -9,7 +9,7 @@ from hashlib import md5
 from typing import TYPE_CHECKING
 
 from keelstore.common import aligned
-from keelstore.common.concurrency import is_swamped
+from keelstore.common.disk_calls import is_swamped
 from keelstore.common.errors import (
     BadRequest,
     ClientDisconnect,

@@ -10,7 +10,8 @@ from hashlib import md5
 from typing import Any
 
 from keelstore.common import fs
-from keelstore.common.concurrency import on_disk_thread, sleep
+from keelstore.common.concurrency import sleep
+from keelstore.common.disk_calls import on_disk_thread
 from keelstore.common.errors import ObjectCorrupt
 from keelstore.common.timestamp import Timestamp
 from keelstore.obj import attributes

@@ -18,8 +18,8 @@ from typing import Final
 
 from keelstore.common import concurrency, fs
 from keelstore.common.codec import Codec, FragmentError, FragmentFacts, codec_for
-from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.digests import Feed, digests, take_together
+from keelstore.common.disk_calls import on_disk_thread
 from keelstore.common.errors import BackendError
 from keelstore.common.headers import CHECK_FIRST, READER_CHECKS, Headers
 from keelstore.common.http import Response

@@ -18,9 +18,9 @@ from typing import Any, ClassVar, Final
 
 from keelstore.common import concurrency, events
 from keelstore.common.cluster import Cluster
-from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.daemon_frame import ALL, Selection, World
 from keelstore.common.device_walk import own_nodes
+from keelstore.common.disk_calls import on_disk_thread
 from keelstore.common.options import node_count
 from keelstore.common.peers import Address
 from keelstore.common.policy import ErasureCodingPolicy

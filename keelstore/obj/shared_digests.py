@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from keelstore.common import concurrency
-from keelstore.common.concurrency import Event, on_disk_thread
+from keelstore.common.concurrency import Event
 from keelstore.common.digests import Feed, take_together
+from keelstore.common.disk_calls import on_disk_thread
 from keelstore.common.errors import WaitTimeout
 
 LANES: Final = 8  # objects hashed in one go

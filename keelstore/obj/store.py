@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 
 from keelstore.common import events, fs
-from keelstore.common.concurrency import off_slow_disk, on_disk, on_disk_thread
+from keelstore.common.disk_calls import off_slow_disk, on_disk, on_disk_thread
 from keelstore.common.errors import (
     ObjectCollision,
     ObjectCorrupt,

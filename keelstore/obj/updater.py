@@ -18,9 +18,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Final
 
 from keelstore.common import concurrency, events, fs
-from keelstore.common.concurrency import on_disk_thread
 from keelstore.common.daemon_frame import ALL, Daemon, Selection, World
 from keelstore.common.device_walk import Device, entries, usable_devices
+from keelstore.common.disk_calls import on_disk_thread
 from keelstore.common.errors import BackendError, DeviceUnavailable, StorageError
 from keelstore.common.headers import Headers
 from keelstore.common.names import HashPath

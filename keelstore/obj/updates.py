@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from keelstore.common import concurrency, events, fs, plainpickle
 from keelstore.common.backend import Backend
-from keelstore.common.concurrency import on_disk
+from keelstore.common.disk_calls import on_disk
 from keelstore.common.errors import BackendError, StorageError, WaitTimeout
 from keelstore.common.headers import Headers, wire_to_text
 from keelstore.common.http import Request, split_path

@@ -12,7 +12,7 @@ with a sync every ``bytes_per_sync``; 3. the metadata is set; what does not fit 
 6. while the part power grows, a second name in the other partition;
 7. what the new file makes obsolete is removed. A crash before this leaves both, and the newer one counts.
 
-All functions wait for the disk: they run through ``concurrency.on_disk``.
+All functions wait for the disk: they run through ``disk_calls.on_disk``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hashlib import md5
 from typing import Any
 
 from keelstore.common import fs
-from keelstore.common.concurrency import on_disk, write_on_disk_thread
+from keelstore.common.disk_calls import on_disk, write_on_disk_thread
 from keelstore.common.errors import DeviceFull, ObjectStateChanged, StorageError
 from keelstore.common.room import Reserve, allocate, check_room
 from keelstore.common.timestamp import Timestamp

@@ -19,8 +19,9 @@ from hashlib import md5
 from typing import TYPE_CHECKING, Any
 
 from keelstore.common.codec import Codec, codec_for
-from keelstore.common.concurrency import Task, on_disk_thread, spawn
+from keelstore.common.concurrency import Task, spawn
 from keelstore.common.digests import Digests, digests
+from keelstore.common.disk_calls import on_disk_thread
 from keelstore.common.errors import ClientDisconnect, RequestError, UnprocessableEntity
 from keelstore.common.headers import Headers
 from keelstore.common.http import Response, http_date

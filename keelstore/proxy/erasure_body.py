@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 from keelstore.common import fs
 from keelstore.common.codec import HEADER_SIZE, Codec, FragmentError
-from keelstore.common.concurrency import on_disk_thread
+from keelstore.common.disk_calls import on_disk_thread
 from keelstore.common.errors import BackendError
 from keelstore.common.headers import Headers
 from keelstore.common.http import BODY_CHECKED, Response

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from keelstore.common import aligned
 from keelstore.common.backend import Upload
-from keelstore.common.concurrency import Begun, begin_on_disk_thread
+from keelstore.common.disk_calls import Begun, begin_on_disk_thread
 from keelstore.common.errors import ClientDisconnect, RequestError
 from keelstore.common.headers import Headers
 from keelstore.common.http import Response, http_date

@@ -101,10 +101,10 @@ class _Inline:
 
 def begin() -> None:
     """In each process that runs a seed: a fork makes disk threads anew."""
-    from keelstore.common import concurrency
+    from keelstore.common import disk_calls
 
-    concurrency._disk_threads = _Inline()  # type: ignore[assignment]
-    concurrency._syncs.is_possible = False
+    disk_calls._disk_threads = _Inline()  # type: ignore[assignment]
+    disk_calls._syncs.is_possible = False
 
 
 def _quiet(hook: Any) -> Any:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from keelstore.common import concurrency, fs
+from keelstore.common import disk_calls, fs
 
 STEPS = frozenset({
     "fdatasync", "fsync", "link", "mkdir", "open", "pwrite", "rename", "removexattr", "rmdir", "setxattr", "truncate", "unlink",
@@ -36,7 +36,7 @@ class FaultyOs:
     def install(self, monkeypatch: Any) -> None:
         """Put it under ``fs``, and have syncs pass through it instead of the kernel's queue."""
         monkeypatch.setattr(fs, "os", self)
-        monkeypatch.setattr(concurrency._syncs, "is_possible", False)
+        monkeypatch.setattr(disk_calls._syncs, "is_possible", False)
 
     def __getattr__(self, name: str) -> Any:
         real = getattr(os, name)

@@ -15,6 +15,7 @@ from pathlib import Path
 from test.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
+given: set[int] = set()  # ports, by this process
 
 
 def is_free(host: str, port: int) -> bool:
@@ -27,14 +28,32 @@ def is_free(host: str, port: int) -> bool:
     return True
 
 
+def port_range() -> tuple[int, int]:
+    """From which ports are taken: below those that the kernel gives to outgoing connections. ``bin/run-tests`` gives each run that
+    is beside others a range of its own (``KEELSTORE_TEST_PORTS``), since the port of a server that is down for a while looks free.
+    """
+    low, _, high = os.environ.get("KEELSTORE_TEST_PORTS", "11000-30000").partition("-")
+    return int(low), int(high)
+
+
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """Ports nobody listens on, below those that the kernel gives to outgoing connections."""
+    """Ports nobody listens on and that none of our servers had."""
     found: list[int] = []
     while len(found) < count:
-        port = random.SystemRandom().randrange(11_000, 30_000)
-        if port not in found and is_free(host, port):
+        port = random.SystemRandom().randrange(*port_range())
+        if port not in given and is_free(host, port):
             found.append(port)
+            give(port)
     return found
+
+
+def give(*ports: int) -> None:
+    """Remember ports as those of servers, which may be down now and then."""
+    given.update(ports)
+    low, high = port_range()
+    if len(given) > (high - low) // 2:  # the first of them are long ended
+        given.clear()
+        given.update(ports)
 
 
 def accepts(host: str, port: int) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 from keelstore.cli import generate
 from keelstore.cli.layout import Layout, Settings
 from test.support.client import Account, Endpoint
-from test.support.processes import ROOT, is_free
+from test.support.processes import ROOT, give, given, is_free, port_range
 from test.support.waiting import until
 
 BELOW = (0, 1880, 1879, 1878)  # the storage roles listen that far below the proxy
@@ -26,9 +26,12 @@ ROLES = {"object": 1880, "container": 1879, "account": 1878}
 
 def free_port(nodes: int = 1) -> int:
     """A proxy port that is free, as are those of the storage roles, on every node's address."""
+    low, high = port_range()
     while True:
-        port = random.SystemRandom().randrange(13_000, 30_000)
-        if all(is_free(f"127.0.0.{node}", port - below) for node in range(1, nodes + 1) for below in BELOW):
+        port = random.SystemRandom().randrange(low + max(BELOW), high)
+        ports = [port - below for below in BELOW]
+        if given.isdisjoint(ports) and all(is_free(f"127.0.0.{node}", one) for node in range(1, nodes + 1) for one in ports):
+            give(*ports)
             return port
 
 

@@ -25,7 +25,7 @@ from typing import Any, Final
 from keelstore import __version__
 from keelstore.common import node_health
 from keelstore.common.cluster import FILE_NAMES
-from keelstore.common.concurrency import on_disk_thread
+from keelstore.common.disk_calls import on_disk_thread
 from keelstore.common.http import Environ, Response, StartResponse, WSGIApp
 from keelstore.common.logs import logger_for
 from keelstore.common.metrics import TEXT_TYPE, Meter

@@ -21,7 +21,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from keelstore.common import fs, proof
-from keelstore.common.concurrency import Event, Pool, Task, on_disk_thread
+from keelstore.common.concurrency import Event, Pool, Task
+from keelstore.common.disk_calls import on_disk_thread
 from keelstore.common.errors import (
     BadRequest,
     ClientDisconnect,

@@ -19,7 +19,8 @@ from typing import Protocol
 
 from keelstore.common import concurrency
 from keelstore.common.backend import Backend
-from keelstore.common.concurrency import Task, on_disk_thread
+from keelstore.common.concurrency import Task
+from keelstore.common.disk_calls import on_disk_thread
 from keelstore.common.duplex import Duplex
 from keelstore.common.errors import BackendError, ObjectNotFound, StorageError
 from keelstore.common.headers import Headers, is_true

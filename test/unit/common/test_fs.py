@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from keelstore.common import concurrency, fs, unsynced
+from keelstore.common import concurrency, disk_calls, fs, unsynced
 from keelstore.common.errors import DeviceFull, DeviceUnavailable, LockTimeout, XattrNotSupported
 from test.support.faulty_os import Crash, FaultyOs
 
@@ -124,7 +124,7 @@ def test_lock_is_had_by_one_disk_thread_at_a_time(tmp_path):
                 most.append(len(held))
                 held.pop()
 
-    tasks = [concurrency.spawn(concurrency.on_disk_thread, "lock-test", work) for _ in range(3)]
+    tasks = [concurrency.spawn(disk_calls.on_disk_thread, "lock-test", work) for _ in range(3)]
     for task in tasks:
         task.wait()
     assert max(most) == 1 and len(most) == 60
@@ -456,8 +456,8 @@ def test_a_device_that_is_full_when_an_appended_line_is_synced(tmp_path, monkeyp
 
 def test_pause_waits_on_either_kind_of_thread():
     started = time.monotonic()
-    concurrency.pause(0.001)
-    concurrency.on_disk_thread("pause-test", concurrency.pause, 0.001)
+    disk_calls.pause(0.001)
+    disk_calls.on_disk_thread("pause-test", disk_calls.pause, 0.001)
     assert time.monotonic() - started >= 0.002
     assert threading.active_count() >= 1
 

@@ -11,7 +11,7 @@ from hashlib import md5
 
 import pytest
 
-from keelstore.common import aligned, concurrency, fs
+from keelstore.common import aligned, concurrency, disk_calls, fs
 from keelstore.common.errors import (
     DeviceFull,
     KeelstoreError,
@@ -160,7 +160,7 @@ def test_writer_that_is_stopped_does_not_close_what_a_thread_still_writes(box, m
     task.kill()
     assert os.path.exists(f"/proc/self/fd/{fd}")
     may_go_on.set()
-    concurrency.on_disk_thread("sda1", gc.collect)
+    disk_calls.on_disk_thread("sda1", gc.collect)
     while os.path.exists(f"/proc/self/fd/{fd}"):
         concurrency.sleep(0.001)
     assert used == [True]

@@ -16,6 +16,7 @@ from keelstore.common.headers import title
 from keelstore.common.middleware.bodies import Header
 from keelstore.common.middleware.crypto import cipher, meta
 from keelstore.common.middleware.crypto.keys import Callback, Keys
+from keelstore.common.middleware.crypto.told import Sealed
 from keelstore.common.relay import close
 
 BODY, HEADER, NO_KEYS = "Error decrypting object", "Error decrypting header", "Unable to retrieve encryption keys."
@@ -57,12 +58,15 @@ class BodyKey:
 
 class HeaderDecrypter:
     """The headers of one answer, decrypted. ``body``: how its body is encrypted, or None. ``is_withheld``: the body cannot be
-    decrypted, since ``customer_key`` is not the key that it needs beside ours."""
+    decrypted, since ``customer_key`` is not the key that it needs beside ours. ``sealed``: of a body that needs one, where
+    ``wants_sealed``: it stays as it is."""
 
-    def __init__(self, headers: list[Header], fetch: Callback | None, customer_key: bytes | None = None):
+    def __init__(self, headers: list[Header], fetch: Callback | None, customer_key: bytes | None = None,
+                 wants_sealed: bool = False):
         """Raises CannotDecrypt."""
-        self._fetch, self._customer_key = fetch, customer_key
+        self._fetch, self._customer_key, self._wants_sealed = fetch, customer_key, wants_sealed
         self.is_withheld = False
+        self.sealed: Sealed | None = None
         self._ciphers: dict[bytes, cipher.ShortTexts] = {}
         self.body: BodyKey | None = None
         self.headers = headers
@@ -98,6 +102,9 @@ class HeaderDecrypter:
             wrapping_key = keys["object"]
             if mark is not None:
                 wrapping_key = self._with_customers(wrapping_key, mark)
+                own = meta.decode(meta.split_text(etag)[1]).key_id
+                if own is not None:  # it was moved sealed: only the body is still as it was
+                    keys = fetched(self._fetch, own)
             key = self._cipher(wrapping_key).apply(found.body_key_iv, found.body_key)
         except (meta.BadCryptoMeta, ValueError, KeyError) as error:
             raise CannotDecrypt(BODY, f"bad crypto meta of the body: {error}") from None
@@ -105,6 +112,9 @@ class HeaderDecrypter:
         if mac is not None and mac != cipher.mac(keys["object"], plain):
             raise CannotDecrypt(BODY, "its root secret is not the one it was encrypted with, or its metadata is damaged")
         self.body = BodyKey(key, found.iv, found.key_id.get("secret_id") if found.key_id is not None else None)
+        if mark is not None and self._wants_sealed:
+            stored = next((value for name, value in self.headers if title(name) == "Etag"), "")
+            self.sealed = Sealed(text, mark, stored.strip('"'), plain)
         self.headers = [pair for pair in self.headers if title(pair[0]) != "Etag"]
         self.headers.append(("Etag", plain))
 

@@ -16,6 +16,7 @@ from keelstore.common.http import CUSTOMER_KEY, Environ
 from keelstore.common.httpinput import FileLike
 from keelstore.common.middleware.crypto import cipher, meta
 from keelstore.common.middleware.crypto.keys import Callback, Keys
+from keelstore.common.middleware.crypto.told import SEALED, Sealed
 
 FOOTERS: Final = "swift.callback.update_footers"
 EMPTY_MD5: Final = "d41d8cd98f00b204e9800998ecf8427e"
@@ -82,10 +83,19 @@ class EncryptingBody(FileLike):
         return self._encrypted(self._source.read() if size is None or size < 0 else self._source.read(size))
 
 
+class SealedBody:
+    """In the place of an ``EncryptingBody`` whose data are encrypted already, and pass as they are."""
+
+    __slots__ = ("etag", "sealed", "started")
+
+    def __init__(self, sealed: Sealed):
+        self.sealed, self.etag, self.started = sealed, sealed.plain_etag, True
+
+
 class Footers:
     """The callback that a PUT goes on with: adds what could not be known before the body had passed."""
 
-    def __init__(self, environ: Environ, body: EncryptingBody, keys: Keys, key_id: str):
+    def __init__(self, environ: Environ, body: EncryptingBody | SealedBody, keys: Keys, key_id: str):
         self._body, self._keys, self._key_id = body, keys, key_id
         self._outer: Callable[[MutableMapping[str, str]], None] | None = environ.get(FOOTERS)
         self._wanted: str | None = environ.pop("HTTP_ETAG", None)
@@ -104,20 +114,28 @@ class Footers:
         if wanted and wanted.strip().strip('"').lower() != etag:
             raise UnprocessableEntity()
         if body.started:
-            iv, wrapping_iv = body.iv, cipher.new_iv()
-            wrapping_key, customer_key = keys["object"], self._customer_key
-            if customer_key is not None:
-                wrapping_key = cipher.customer_wrapping_key(wrapping_key, customer_key)
-                footers[meta.CUSTOMER] = cipher.customer_mark(customer_key, cipher.new_iv())
-            wrapped = cipher.apply(wrapping_key, wrapping_iv, body.key)
-            footers[meta.BODY_META] = meta.body_meta(iv, self._key_id, wrapped, wrapping_iv)
-            footers[meta.ETAG] = meta.encrypt_text(keys["object"], etag)
+            if isinstance(body, SealedBody):
+                footers[meta.BODY_META], footers[meta.CUSTOMER] = body.sealed.body_meta, body.sealed.mark
+                footers[meta.ETAG] = meta.encrypt_text(keys["object"], etag, self._key_id)
+            else:
+                footers[meta.BODY_META] = self._wrapped(body, footers)
+                footers[meta.ETAG] = meta.encrypt_text(keys["object"], etag)
             footers[meta.ETAG_MAC] = cipher.mac(keys["object"], etag)
         listed = self._listed(footers)
         if listed is None:
             listed = etag if body.started else ""
         if listed and (body.started or listed != EMPTY_MD5):
             footers[meta.LISTING_ETAG] = meta.encrypt_text(keys["container"], listed, self._key_id)
+
+    def _wrapped(self, body: EncryptingBody, footers: MutableMapping[str, str]) -> str:
+        """The crypto meta of the body; a customer's key that wraps its key gets its mark."""
+        wrapping_iv = cipher.new_iv()
+        wrapping_key, customer_key = self._keys["object"], self._customer_key
+        if customer_key is not None:
+            wrapping_key = cipher.customer_wrapping_key(wrapping_key, customer_key)
+            footers[meta.CUSTOMER] = cipher.customer_mark(customer_key, cipher.new_iv())
+        wrapped = cipher.apply(wrapping_key, wrapping_iv, body.key)
+        return meta.body_meta(body.iv, self._key_id, wrapped, wrapping_iv)
 
     def _listed(self, footers: MutableMapping[str, str]) -> str | None:
         """What a filter further left wants the listing to say."""
@@ -129,14 +147,17 @@ class Footers:
         return None
 
 
-def encrypt_put(environ: Environ, keys: Keys) -> EncryptingBody:
+def encrypt_put(environ: Environ, keys: Keys) -> EncryptingBody | SealedBody:
     """Make a PUT one of encrypted data; the body tells afterwards what was plain."""
     key_id = meta.quoted_key_id(keys["id"])
     encrypt_metadata(environ, keys, key_id)
-    body = EncryptingBody(environ["wsgi.input"])
-    footers = Footers(environ, body, keys, key_id)
-    environ["wsgi.input"] = body
-    environ[FOOTERS] = footers
+    sealed: Sealed | None = environ.get(SEALED)
+    body = EncryptingBody(environ["wsgi.input"]) if sealed is None else SealedBody(sealed)
+    environ[FOOTERS] = Footers(environ, body, keys, key_id)
+    if isinstance(body, SealedBody):
+        environ["HTTP_ETAG"] = body.sealed.etag
+    else:
+        environ["wsgi.input"] = body
     return body
 
 

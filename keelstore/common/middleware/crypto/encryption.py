@@ -38,7 +38,7 @@ from keelstore.common.middleware.crypto import cipher, decrypter, encrypter, met
 from keelstore.common.middleware.crypto.decrypter import CannotDecrypt
 from keelstore.common.middleware.crypto.keys import CALLBACK, Keys
 from keelstore.common.middleware.crypto.listing import decrypted_listing
-from keelstore.common.middleware.crypto.told import CIPHER, SECRET_ID
+from keelstore.common.middleware.crypto.told import CIPHER, SECRET_ID, WANTS_SEALED
 from keelstore.common.options import option, parse
 from keelstore.common.registry import register_admin_info
 from keelstore.common.relay import close
@@ -129,14 +129,16 @@ class Encryption:
         answer = Answer(self.app, environ)
         body = answer.body
         try:
-            found = decrypter.HeaderDecrypter(answer.headers, fetch, environ.get(CUSTOMER_KEY))
+            found = decrypter.HeaderDecrypter(answer.headers, fetch, environ.get(CUSTOMER_KEY), WANTS_SEALED in environ)
             headers = found.headers
             status = int(answer.status[:3])
             if found.body is not None and 200 <= status < 300:
                 headers.append((CIPHER, cipher.NAME))
                 if found.body.secret_id is not None:
                     headers.append((SECRET_ID, found.body.secret_id))
-                if environ["REQUEST_METHOD"] == "GET" and status not in BODYLESS:
+                if found.sealed is not None:
+                    headers += found.sealed.headers()
+                elif environ["REQUEST_METHOD"] == "GET" and status not in BODYLESS:
                     if found.is_withheld:
                         close(body)
                         refusal = Response(400, body="the object needs the key of its owner", content_type="text/plain")

@@ -11,7 +11,7 @@ from keelstore.common.errors import BadRequest, EntityTooLarge, PreconditionFail
 from keelstore.common.headers import Headers, is_sysmeta, is_transient_sysmeta, is_true, is_user_meta
 from keelstore.common.http import CUSTOMER_KEY, Environ, Request, Response, WSGIApp, call_app
 from keelstore.common.internal import BodyOf, subrequest
-from keelstore.common.middleware.crypto.told import as_read
+from keelstore.common.middleware.crypto.told import WANTS_SEALED, as_read
 from keelstore.common.middleware.versioned_writes.names import MARKER_TYPE
 from keelstore.common.timestamp import Timestamp
 
@@ -20,7 +20,6 @@ HTML: Final = "text/html; charset=UTF-8"
 TYPE_OVERRIDDEN: Final = "swift.content_type_overridden"
 FOOTERS: Final = "swift.callback.update_footers"
 S3_ETAG: Final = "X-Object-Sysmeta-S3api-Etag"
-S3_CUSTOMER: Final = "X-Object-Sysmeta-S3api-Sse-C"
 OVERRIDE_ETAG: Final = "X-Object-Sysmeta-Container-Update-Override-Etag"
 VERSIONS_LINK: Final = "X-Object-Sysmeta-Versions-Symlink"
 EMPTY_MD5: Final = "d41d8cd98f00b204e9800998ecf8427e"
@@ -71,9 +70,10 @@ class Inner:
     def current(self, environ: Environ, path: str, method: str = "GET") -> Response | None:
         """The object at ``path``, as it is stored; a link itself, a manifest as it is. None when there is none.
 
-        Raises RequestError when that cannot be told.
+        The body of one that a customer's key was given for is still encrypted: to keep it takes no key (and a client that
+        replaces it need not have that key). Raises RequestError when that cannot be told.
         """
-        response = self.ask(environ, method, path, {"X-Newest": "true"}, query="symlink=get")
+        response = self.ask(environ, method, path, {"X-Newest": "true"}, query="symlink=get", extra={WANTS_SEALED: True})
         if response.is_success:
             return response
         response.drain()
@@ -82,7 +82,7 @@ class Inner:
         raise failure(response.status)
 
     def copy(self, environ: Environ, source: Response, path: str) -> int:
-        """Write ``source``, an answer of ``current``, to ``path``; gives the status of that.
+        """Write ``source``, an answer of ``current``, to ``path``, encrypted as that is; gives the status of that.
 
         Raises EntityTooLarge, and RequestError (503) when the source breaks off.
         """
@@ -98,16 +98,12 @@ class Inner:
         body = BodyOf(source, int(size))
         try:
             status = self.done(self.ask(environ, "PUT", path, headers, body=body, length=body.length,
-                                        extra={TYPE_OVERRIDDEN: True, **self._encrypted_as(environ, source.headers)}))
+                                        extra={TYPE_OVERRIDDEN: True, CUSTOMER_KEY: None, **as_read(source.headers)}))
         finally:
             body.close()
         if body.is_broken:
             raise RequestError(status=503)
         return status
-
-    def _encrypted_as(self, environ: Environ, found: Headers) -> dict[str, Any]:
-        """Environ keys for a copy of an object: it is to be encrypted as that is, not as what the client writes."""
-        return {**as_read(found), CUSTOMER_KEY: environ.get(CUSTOMER_KEY) if S3_CUSTOMER in found else None}
 
     def _kept(self, found: Headers) -> Headers:
         """What goes with a copy of an object."""
