@@ -96,7 +96,7 @@ def test_what_a_customer_has_encrypted_is_kept_without_the_key(
     s3, bucket = client(store.endpoint), unique("kept")
     s3.create_bucket(Bucket=bucket)
     mine, others = ({"SSECustomerAlgorithm": "AES256", "SSECustomerKey": key * 32} for key in (b"m", b"o"))
-    bodies = {key: key.encode() * 100_000 for key in ("plain", "keyed", "deleted")}
+    bodies = {key: key[:1].encode() * 100_000 for key in ("plain", "keyed", "deleted")}
     etags = {
         key: s3.put_object(Bucket=bucket, Key=key, Body=body, Metadata={"of": key}, **mine)["ETag"] for key, body in bodies.items()
     }
@@ -116,9 +116,12 @@ def test_what_a_customer_has_encrypted_is_kept_without_the_key(
         assert (found["Body"].read(), found["ETag"], found["Metadata"]) == (body, etags[key], {"of": key})
         assert s3.get_object(**null, **mine, Range="bytes=99990-")["Body"].read() == body[-10:]
         assert s3.get_object(**null, **mine, IfMatch=etags[key])["ETag"] == etags[key]
-        refused("304", s3.get_object, **null, **mine, IfNoneMatch=etags[key])
-        refused("InvalidRequest", s3.get_object, **null)
-        refused("InvalidRequest", s3.get_object, **null, **others)
+        with refused("304"):
+            s3.get_object(**null, **mine, IfNoneMatch=etags[key])
+        with refused("InvalidRequest"):
+            s3.get_object(**null)
+        with refused("InvalidRequest"):
+            s3.get_object(**null, **others)
         source = {"CopySource": null, **{f"CopySource{name}": value for name, value in mine.items()}}
         s3.copy_object(Bucket=bucket, Key=key, **source)
         assert s3.get_object(Bucket=bucket, Key=key)["Body"].read() == body
