@@ -150,6 +150,7 @@ def timed(endpoint: Endpoint, account: Account, container: str, name: str) -> fl
     return time.monotonic() - start
 
 
+@pytest.mark.alone
 def test_a_frozen_node_costs_a_bounded_delay_then_is_limited(store: Store, account: Account, container: str) -> None:
     """SIGSTOP: its kernel accepts connections and its processes never answer."""
     account.put(container, "o", body=b"data").expect(201)
@@ -182,6 +183,7 @@ def test_a_frozen_node_costs_a_bounded_delay_then_is_limited(store: Store, accou
     assert line, "nothing was logged about the node that did not answer"
 
 
+@pytest.mark.alone
 def test_a_frozen_node_and_many_clients(store: Store, account: Account, container: str) -> None:
     """All kinds of requests while a node is frozen: each succeeds, none takes longer than a few timeouts."""
     victim = 4

@@ -17,17 +17,25 @@ from test.support.client import Endpoint, unique
 from test.support.store import Store, keelstore, running
 from test.support.waiting import until
 
+NODES = (1, 2, 3, 4)
 OBJECTS = 160  # with three copies on 32 devices each has some fifteen: then an empty one stands out
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with running(tmp_path_factory.mktemp("status") / "data", nodes=4, workers=1) as store:
+    with running(tmp_path_factory.mktemp("status") / "data", nodes=4, workers=1, edit=often_replicated) as store:
         account = store.login()
         account.put("c").expect(201)
         for number in range(OBJECTS):
             account.put("c", f"o{number}", body=b"x" * 100).expect(201)
         yield store
+
+
+def often_replicated(store: Store) -> None:
+    for number in NODES:
+        for role, interval in (("object", 60), ("container", 30), ("account", 30)):
+            section = f"[{role}-replicator]\ninterval = "
+            store.edit(f"{role}-server.conf", (f"{section}{interval}\n", f"{section}10\n"), number=number)
 
 
 def status(store: Store) -> dict[str, Any]:

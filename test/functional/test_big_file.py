@@ -22,7 +22,7 @@ SIZE_MIB = int(os.environ.get("KEELSTORE_BIG_FILE_MIB", "256"))
 LIMIT_MIB = 150
 BLOCK = 1 << 20
 
-pytestmark = [pytest.mark.skipif(bool(FOREIGN), reason="looks at the processes of the store"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.alone, pytest.mark.skipif(bool(FOREIGN), reason="looks at the processes of the store"), pytest.mark.timeout(900)]
 
 
 class Memory(threading.Thread):

@@ -30,6 +30,7 @@ from test.bench.pipeline import BODY, Wire, request
 from test.support.client import Account, Endpoint
 from test.support.store import running
 
+pytestmark = pytest.mark.alone
 # operation: its bound, how many batches of how many requests
 BOUNDS = {"PUT": (6.1, 6, 8), "GET": (7.4, 12, 12), "HEAD": (6.7, 12, 12), "listing": (11.1, 12, 8), "DELETE": (5.3, 6, 8)}
 STATUSES = {"PUT": 201, "DELETE": 204}

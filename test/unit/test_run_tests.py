@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -39,9 +40,9 @@ def test_a_kind_that_cannot_be_run_has_failed_and_is_not_run_again(script: Any, 
                                                                  capsys: pytest.CaptureFixture[str]) -> None:
     ran: list[str] = []
 
-    def pytest_of(python: str, kind: str, *others: Any) -> tuple[bool, dict[str, int]]:
-        ran.append(kind)
-        return fail() if kind == "unit" else (True, {"passed": 1})
+    def pytest_of(python: str, arguments: list[str], *others: Any) -> tuple[bool, dict[str, int]]:
+        ran.append(" ".join(arguments))
+        return fail() if "test/unit" in arguments else (True, {"passed": 1})
 
     for name, value in (("pytest", pytest_of), ("lint", lambda *_: (True, {})), ("conformance", lambda *_: (True, {})),
                         ("install_programs", lambda: None)):
@@ -51,9 +52,41 @@ def test_a_kind_that_cannot_be_run_has_failed_and_is_not_run_again(script: Any, 
         monkeypatch.setenv(name, "")
     monkeypatch.setenv("KEELSTORE_PYTHON", sys.executable)
     assert script.main() == 1
-    assert sorted(ran) == sorted({"unit", "simulation", "interop", "functional", "fault"})
+    parts = [" ".join(arguments) for kind in script.PARTS.values() for arguments in kind.values()]
+    assert sorted(ran) == sorted(["test/unit", "test/simulation", "test/interop", *parts])
     out = capsys.readouterr().out
-    assert "unit         FAILED 1 errors" in out and "unit: RuntimeError('no such thing')" in out and "simulation   ok" in out
+    assert "unit             FAILED 1 errors" in out and "unit: RuntimeError('no such thing')" in out and "simulation       ok" in out
+    assert "fault 1          ok     1 passed" in out
+
+
+def test_each_test_is_in_one_part(script: Any) -> None:
+    assert all((PATH.parents[1] / f"test/fault/test_{name}.py").exists() for name in script.HALF)
+    first, second, alone = (script.PARTS["fault"][part] for part in ("fault 1", "fault 2", "fault alone"))
+    assert [word.partition("=")[2] for word in second if word.startswith("--ignore")] == [word for word in first if word.endswith(".py")]
+    assert first[-1] == second[-1] == "not alone" and (second[0], *alone) == ("test/fault", "test/fault", "-m", "alone")
+    assert script.PARTS["functional"] == {"functional": ["test/functional", "-m", "not alone"], "functional alone": ["test/functional", "-m", "alone"]}
+
+
+def test_arguments_of_pytest_go_to_one_run_of_each_kind(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[list[str]] = []
+    monkeypatch.setattr(script, "pytest", lambda python, arguments, shown: (ran.append(arguments) or True, {"passed": 1}))
+    monkeypatch.setattr(script, "install_programs", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["run-tests", "functional", "fault", "--", "-k", "x"])
+    monkeypatch.setenv("KEELSTORE_PYTHON", sys.executable)
+    for name in ("PATH", "PYTHONPATH"):
+        monkeypatch.setenv(name, "")
+    assert script.main() == 0
+    assert ran == [["test/functional", "-k", "x"], ["test/fault", "-k", "x"]]
+
+
+def test_runs_beside_each_other_have_ports_of_their_own(script: Any) -> None:
+    ranges = [tuple(map(int, ports.split("-"))) for ports in script.PORTS]
+    assert len(ranges) >= 4 and all(low < high <= 30_000 for low, high in ranges)
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(ranges))
+    shown = script.Shown(True)
+    said = "import os; print(os.environ['KEELSTORE_TEST_PORTS'])"
+    assert script.execute([sys.executable, "-c", said], shown)[0] and "".join(shown.parts).strip() == "{}-{}".format(*ranges[0])
+    assert sorted(script.PORTS) == sorted("{}-{}".format(*one) for one in ranges)
 
 
 def test_a_store_that_cannot_be_made_fails_conformance(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
