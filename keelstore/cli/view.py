@@ -186,9 +186,10 @@ def _device(entry: Mapping[str, Any]) -> dict[str, Any]:
         name: {kind: count for kind, count in _dict(entry.get(name)).items() if isinstance(count, int)}
         for name in ("partitions", "quarantined")
     }
+    usable = bool(entry.get("usable"))
     return {
-        "usable": bool(entry.get("usable")),
-        "problem": str(entry.get("problem") or "cannot be used"),
+        "usable": usable,
+        "problem": str(entry.get("problem") or ("" if usable else "cannot be used")),
         "is_full": bool(entry.get("is_full")),
         "quarantined_at": _number(entry.get("quarantined_at")),
         **room,

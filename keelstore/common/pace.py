@@ -1,6 +1,13 @@
-"""How fast the devices were of late: which disk calls leave a worker's own thread, decided from how long others took.
+"""How fast file systems were of late: which disk calls leave a worker's own thread, and how many uploads may write at once.
+Decides from how long calls took; source of time and the calls themselves are ``disk_calls``', who waits is ``disk_turns``'.
 
-Source of time and the calls themselves are ``disk_calls``'.
+Devices that are known to share a file system (``share``) share its journal, and so all that is said here.
+
+The window is the number of uploads that may be at work on the disk at once. An upload's call ends when its data is safe, and
+what is begun beside it gets into the same journal commit, so a call takes about as long as the disk needs for all that are
+at work (Little's law). A call that took t > SLOW_S shrinks the window by SLOW_S / t, to a quarter at most, once for all that
+ran beside it; each that was quick lets one more in, as long as the window is used. So where a disk serves a few uploads a
+second, as many are at work as it ends in about a second, and all of its rate goes into uploads that end.
 """
 
 from __future__ import annotations
@@ -16,61 +23,118 @@ _monotonic = native_module("time").monotonic
 SLOW_S = 1.0  # a disk call that takes longer shows a slow device,
 STUCK_S = 4.0  # of a call: who comes then need not wait, too
 SLOW_FOR_S = 10.0  # which is then kept off the worker's own thread for this long
+LATE_S = 0.1  # of a call: what comes while it runs is kept off that thread, too; it may be held up by the same commit
+QUICK_S = 0.25  # a disk call that takes no longer lets another upload in
+START, LEAST, MOST = 4.0, 3.0, 1024.0  # of the window: at first and after IDLE_S, and its limits
+IDLE_S = 10.0
+_SHRINKS = 0.25  # to this part at most, at once
+
+
+class Volume:
+    """A file system. ``running``: {call: began}, oldest first. ``used``: uploads at work, the most since the last call ended."""
+
+    __slots__ = ("_last", "_shrunk", "running", "slow_until", "used", "window")
+
+    def __init__(self) -> None:
+        self.running: dict[object, float] = {}
+        self.slow_until = self._shrunk = self._last = 0.0
+        self.window = START
+        self.used = 0
+
+    def longest_s(self, now: float) -> float:
+        """How long the first of the calls has been running."""
+        for began in self.running.values():
+            return now - began
+        return 0.0
+
+    def is_slow(self, now: float) -> bool:
+        """Whether a call runs, or ran in the last SLOW_FOR_S, for longer than SLOW_S."""
+        return now < self.slow_until or self.longest_s(now) > SLOW_S
+
+    def wakes(self, now: float) -> None:
+        """An upload begins where none is at work: what was known of a disk long ago is not."""
+        if now - self._last > IDLE_S:
+            self.window = min(self.window, START)
+
+    def ended(self, began: float, now: float, is_safe: bool) -> None:
+        """A call has ended. ``is_safe``: what it wrote is on disk then, and not only in the page cache."""
+        took, self._last = now - began, now
+        if took > SLOW_S:
+            self.slow_until = now + SLOW_FOR_S
+            if began >= self._shrunk:
+                self._shrunk = now
+                self.window = max(LEAST, self.window * max(_SHRINKS, SLOW_S / took))
+        elif is_safe and self.used * 2 >= self.window and self.window < MOST:
+            self.window += 1.0 if took <= QUICK_S else 1.0 / self.window
 
 
 class Pace:
-    """Which devices were slow of late, so that calls which could wait for them leave the worker's own thread."""
+    """What is known of the file systems of all devices."""
 
-    __slots__ = ("_running", "_slow_until", "_wary_until", "clock")
+    __slots__ = ("_has_been_slow", "_shared", "_volumes", "_wary_until", "clock")
 
     def __init__(self, clock: Callable[[], float] = _monotonic) -> None:
         self.clock = clock
-        self._running: dict[str, dict[object, float]] = {}  # device: {call: began}, oldest first
-        self._slow_until: dict[str, float] = {}
+        self._volumes: dict[str, Volume] = {}  # by device
+        self._shared: dict[object, Volume] = {}  # by file system
+        self._has_been_slow = False
         self._wary_until = 0.0
 
+    def volume(self, device: str) -> Volume:
+        found = self._volumes.get(device)
+        if found is None:
+            found = self._volumes[device] = Volume()
+        return found
+
+    def share(self, device: str, file_system: object) -> Volume:
+        """The device is on this file system, from now on. Devices of one name share it anyway."""
+        found = self._shared.get(file_system)
+        if found is None:
+            found = self._shared[file_system] = self.volume(device)
+        self._volumes[device] = found
+        return found
+
     def is_slow(self, device: str, now: float) -> bool:
-        """Whether a call on the device runs, or ran in the last SLOW_FOR_S, for longer than SLOW_S."""
-        return self.longest_s(device, now) > SLOW_S or now < self._slow_until.get(device, 0.0)
+        found = self._volumes.get(device)
+        return found is not None and found.is_slow(now)
 
     def keeps_off(self, device: str, now: float) -> bool:
-        """Whether calls on the device leave the worker's own thread: because it is slow; or for a while after any was so on
-        that thread, since devices may share a file system, a controller or a journal.
+        """Whether calls on the device leave the worker's own thread: because it is slow, or late with one right now; or for
+        a while after any was slow on that thread, since devices may share a controller.
         """
-        return now < self._wary_until or self.is_slow(device, now)
+        if now < self._wary_until:
+            return True
+        found = self._volumes.get(device)
+        return found is not None and (now < found.slow_until or found.longest_s(now) > LATE_S)
 
     def may_be_slow(self, device: str) -> bool:
         """False: the device is not slow, nor is any other; True: that is to be looked at."""
-        return bool(self._slow_until or self._running.get(device))
-
-    def running(self, device: str) -> int:
-        """How many calls on the device run, or wait for a thread."""
-        found = self._running.get(device)
-        return 0 if found is None else len(found)
-
-    def longest_s(self, device: str, now: float) -> float:
-        """How long the first of them has been running."""
-        for began in self._running.get(device, {}).values():
-            return now - began
-        return 0.0
+        if self._has_been_slow:
+            return True
+        found = self._volumes.get(device)
+        return found is not None and bool(found.running)
 
     def run(self, device: str, now: float, function: Callable[..., T], *args: Any) -> T:
         """A call on the worker's own thread."""
         try:
-            return self.run_apart(device, now, function, *args)
+            return self.run_apart(device, now, True, function, *args)
         finally:
-            if self._slow_until and self._slow_until.get(device, 0.0) > now + SLOW_FOR_S:  # this call's, or one beside it
-                self._wary_until = max(self._wary_until, self._slow_until[device])
+            if self._has_been_slow:
+                until = self.volume(device).slow_until
+                if until > now + SLOW_FOR_S:  # this call's, or one beside it
+                    self._wary_until = max(self._wary_until, until)
 
-    def run_apart(self, device: str, now: float, function: Callable[..., T], *args: Any) -> T:
-        """A call on another."""
+    def run_apart(self, device: str, now: float, is_safe: bool, function: Callable[..., T], *args: Any) -> T:
+        """A call on another. ``is_safe``: as :meth:`Volume.ended` wants it."""
+        volume = self._volumes.get(device) or self.volume(device)
         call = object()
-        running = self._running.setdefault(device, {})
+        running = volume.running
         running[call] = now
         try:
             return function(*args)
         finally:
             del running[call]
             ended = self.clock()
+            volume.ended(now, ended, is_safe)
             if ended - now > SLOW_S:
-                self._slow_until[device] = ended + SLOW_FOR_S
+                self._has_been_slow = True
