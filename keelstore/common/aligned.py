@@ -20,7 +20,7 @@ from typing import Any, Final
 PIECE: Final = 1 << 20  # bytes
 LARGE: Final = 4 << 20  # bytes of a body from which on it is worth it
 LIMIT: Final = 64  # pieces of a process in use at once
-KEPT: Final = 8  # buffers of a process at rest
+KEPT: Final = 16  # buffers of a process at rest
 PATIENCE_S: Final = 2.0  # after which a piece goes on as far as it has come, and the rest of its body the ordinary way
 STEP: Final = 65536  # bytes of an ordinary piece
 

@@ -30,6 +30,7 @@ from collections.abc import Iterator
 from hashlib import md5
 from typing import Any
 
+from keelstore.common import aligned
 from keelstore.common.errors import BadRequest, ClientDisconnect, RequestError, UnprocessableEntity
 from keelstore.common.headers import Headers
 
@@ -126,9 +127,9 @@ class MimeDocuments:
 
     # -- the documents of a PUT ----------------------------------------------------------------------------------------
 
-    def object_body(self, size: int | None = None) -> Iterator[bytes]:
-        """The data, first of the documents; when its ``size`` is known it is not searched for its end. Raises
-        ClientDisconnect when it is of another.
+    def object_body(self, size: int | None = None) -> Iterator[bytes | memoryview]:
+        """The data, first of the documents; when its ``size`` is known it is not searched for its end, and that of a large
+        one is such as can be written past the page cache. Raises ClientDisconnect when it is of another.
         """
         self.start()
         if self.at_end:
@@ -136,19 +137,19 @@ class MimeDocuments:
         self.headers()
         return self.body() if size is None else self._sized_body(size)
 
-    def _sized_body(self, size: int) -> Iterator[bytes]:
+    def _sized_body(self, size: int) -> Iterator[bytes | memoryview]:
         left = size
-        if self._held and left:
-            data, self._held = self._held[:left], self._held[left:]
+        content = _Content(self._source, self._held[:size], size)
+        self._held = self._held[size:]
+        pieces = iter(lambda: content.read(min(left, PIECE)), b"") if size < aligned.LARGE else aligned.pieces(content, size)
+        for data in pieces:
             left -= len(data)
             yield data
-        read = getattr(self._source, "read1", None) or self._source.read
-        while left:
-            data = read(min(left, PIECE))
-            if not data:
-                raise ClientDisconnect("the body ended within a MIME document")
-            left -= len(data)
-            yield data
+            del data  # its memory may be used again
+            if not left:
+                break
+        if left:
+            raise ClientDisconnect("the body ended within a MIME document")
         try:
             self._skip_delimiter()
         except BadRequest:
@@ -201,3 +202,34 @@ class MimeDocuments:
         read = getattr(self._source, "read1", None) or self._source.read
         while read(self._chunk_size):
             pass
+
+
+class _Content:
+    """The ``size`` bytes of a document, as they come: ``held`` of it, and then what ``source`` has."""
+
+    __slots__ = ("_held", "_left", "_take")
+
+    def __init__(self, source: Any, held: bytes, size: int):
+        self._held: bytes | memoryview = held
+        self._left = size - len(held)  # of the source
+        # of the class, as in aligned.pieces; a view of what a proxy in this process sends
+        self._take = source.take if hasattr(type(source), "take") else getattr(source, "read1", None) or source.read
+
+    def read(self, size: int) -> bytes:
+        """1 to ``size`` bytes, b'' at the end."""
+        data = bytes(self._held or self._more(size))
+        self._held = data[size:]
+        return data[:size]
+
+    def readinto(self, view: memoryview) -> int:
+        """As :meth:`read`, into memory of the caller; how much."""
+        data = self._held or memoryview(self._more(aligned.PIECE))  # whole, however little room is left
+        count = min(len(data), len(view))
+        view[:count] = data[:count]
+        self._held = data[count:]
+        return count
+
+    def _more(self, size: int) -> bytes | memoryview:
+        data: bytes | memoryview = self._take(min(size, self._left)) if self._left else b""
+        self._left -= len(data)
+        return data

@@ -262,7 +262,7 @@ class Put:
         limit = server.cluster.limits.max_file_size
         footers = []
 
-        def pieces() -> Iterator[bytes]:
+        def pieces() -> Iterator[bytes | memoryview]:
             total = 0
             for data in documents.object_body(expected):
                 total += len(data)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keelstore.common import aligned
 from keelstore.common.errors import BadRequest, ClientDisconnect, RequestError
 from keelstore.common.headers import Headers
 from keelstore.obj.mime_put import MimeDocuments
@@ -56,6 +57,43 @@ def test_body_of_announced_size_in_any_pieces(body, size, announced):
         with pytest.raises((ClientDisconnect, BadRequest)):
             list(reader.object_body(announced))
             reader.footer()
+
+
+class Views(Pieces):
+    """As a proxy in the same process sends it."""
+
+    def take(self, size: int) -> memoryview:
+        return memoryview(self.read1(size))
+
+
+@pytest.mark.parametrize("source", [Pieces, Views])
+@pytest.mark.parametrize("size", [65536, 262224, 1 << 21])
+def test_a_large_body_comes_in_pages(source, size):
+    body = bytes(range(251)) * (aligned.LARGE // 251 + 500)
+    reader = MimeDocuments(source(documents(body, {"Etag": "x"}), size), "B")
+    pieces = list(reader.object_body(len(body)))
+    assert b"".join(pieces) == body
+    assert all(isinstance(piece, memoryview) for piece in pieces)
+    assert [len(piece) for piece in pieces[:-1]] == [aligned.PIECE] * (len(pieces) - 1)
+    assert reader.footer() == {"Etag": "x"} and reader.at_end
+
+
+@pytest.mark.parametrize("source", [Pieces, Views])
+@pytest.mark.parametrize("difference", [-1, 1, 1 << 20])
+def test_a_large_body_of_another_size_than_announced(source, difference):
+    body = bytes(aligned.LARGE + 77)
+    reader = MimeDocuments(source(documents(body, {"Etag": "x"}), 65536), "B")
+    with pytest.raises(ClientDisconnect):
+        list(reader.object_body(len(body) + difference))
+
+
+def test_a_large_body_without_memory_to_spare_comes_as_it_is(monkeypatch):
+    none = aligned.Buffers(0)
+    monkeypatch.setattr(aligned.pieces, "__defaults__", (none,))
+    body = bytes(range(251)) * (aligned.LARGE // 251 + 500)
+    reader = MimeDocuments(Views(documents(body, {"Etag": "x"}), 262224), "B")
+    assert b"".join(reader.object_body(len(body))) == body
+    assert reader.footer() == {"Etag": "x"}
 
 
 def test_body_that_looks_like_a_boundary():

@@ -69,11 +69,12 @@ def get(box: ServerBox, **headers: str) -> Any:
     return box.call("GET", PATH, {"X-Backend-Storage-Policy-Index": "2", **{k.replace("_", "-"): v for k, v in headers.items()}})
 
 
-@pytest.mark.parametrize("size", [0, 5, 300000])
-def test_nothing_counts_before_the_commit(box, size):
+@pytest.mark.parametrize(("size", "is_announced"), [(0, False), (5, True), (300000, False), (5 << 20, False), (5 << 20, True)])
+def test_nothing_counts_before_the_commit(box, size, is_announced):
     data = bytes(range(250)) * (size // 250) + b"x" * (size % 250)
+    announced = {"X-Backend-Obj-Content-Length": str(size)} if is_announced else {}
     upload, early = begin(box, first_body(data), X_Container_Host="127.0.0.1:6201", X_Container_Device="sdb",
-                          X_Container_Partition="1")
+                          X_Container_Partition="1", **announced)
     assert early is None
     assert names(box) == [name(3, False)]
     assert get(box).status == 404
