@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from test.support.client import Account, unique
 from test.support.daemon_runs import run_once, running
 from test.support.peers import Peers
 from test.support.waiting import until
+from test.support.wiping import wipe
 
 REPLICATOR, AUDITOR = "container-replicator", "container-auditor"
 
@@ -130,7 +130,7 @@ def test_databases_of_an_emptied_device_come_back_and_handoffs_go_while_replicat
     assert late.handoffs[0].device in holders(late)
     late.start(late.sites[0])
     with running(site, REPLICATOR, 0, 1, 2, 3, interval=1):
-        shutil.rmtree(site.devices / lost / "containers")
+        wipe(site.devices / lost / "containers")
         until(lambda: all(holders(thing) == [node.device for node in thing.primaries] for thing in (*things, late)), "all are where they belong", 60)
     for number, thing in enumerate(things):
         assert {headers["X-Container-Meta-Number"] for headers in headers_of(thing)} == {str(number)}

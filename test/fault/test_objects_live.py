@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from test.support.load import run_clients
 from test.support.processes import ROOT
 from test.support.store import Store, running
 from test.support.waiting import slowness, until
+from test.support.wiping import wipe
 
 NODES = (1, 2, 3, 4)
 WRITES, WHOLE_AGAIN_S = 1000, 15.0
@@ -132,7 +132,7 @@ def test_an_emptied_device_is_filled_without_a_pause(store: Store, account: Acco
     number, device = max({place for places in objects.belong.values() for place in places},
                          key=lambda place: sum(place in places for places in objects.belong.values()))
     root: Path = store.devices(number) / device / "objects"
-    shutil.rmtree(root)
+    wipe(root)
     missing, _ = objects.counts()
     assert missing > RESTORED // 20
     began = time.monotonic()

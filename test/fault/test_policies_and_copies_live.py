@@ -6,7 +6,6 @@ points at is repaired at once.
 from __future__ import annotations
 
 import itertools
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from keelstore.common.ring.ring import Node, RingFile
 from test.support.client import Account, Endpoint, unique
 from test.support.store import Store
 from test.support.waiting import slowness, until
+from test.support.wiping import wipe
 
 SOON_S = 120.0
 REALMS = "[us]\nkey = the realm's secret\ncluster_first = http://127.0.0.1:{first}/v1/\ncluster_second = http://127.0.0.1:{second}/v1/\n"
@@ -176,13 +176,13 @@ def test_what_an_operator_points_at_is_repaired_at_once(store: Store, account: A
     for name in ("o", "p"):
         account.put(container, name, body=b"body").expect(201)
     lost = copies(store, cluster, container, "o")[0]
-    shutil.rmtree(lost.parent)
+    wipe(lost.parent)
     done = store.command("node", "repair", f"/{account.name}/{container}/o")
     assert "node 1: object-replicator looks at" in done.stdout
     until(lost.exists, "the copy is there again", 15 * slowness())
     lost = copies(store, cluster, container, "p")[0]
     device = lost.relative_to(store.devices()).parts[0]
-    shutil.rmtree(store.devices() / device / "objects")
+    wipe(store.devices() / device / "objects")
     done = store.command("node", "repair", "--device", device, "--policy", "0")
     assert f"node 1: object-replicator, object-reconstructor, object-updater look at device {device}, policy 0 now" in done.stdout
     until(lost.exists, "the device has its copy again", 15 * slowness())
@@ -194,7 +194,7 @@ def test_a_container_is_repaired_when_it_is_named(store: Store, account: Account
     cluster = Cluster(store, account.name)
     digest = cluster.hash_path.hexdigest(account.name, container)
     (lost, *_) = sorted(store.devices().glob(f"*/containers/*/{digest[-3:]}/{digest}/*.db"))
-    shutil.rmtree(lost.parent)
+    wipe(lost.parent)
     done = store.command("node", "repair", f"/{account.name}/{container}")
     assert "container-replicator, container-updater look at" in done.stdout
     until(lost.exists, "the database is there again", 15 * slowness())

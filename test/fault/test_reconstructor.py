@@ -32,6 +32,7 @@ from test.support.fragments import LOG, Fragmented
 from test.support.processes import ROOT
 from test.support.store import Store, running
 from test.support.waiting import until
+from test.support.wiping import wipe
 
 SEGMENT = 65536
 SIZES = (1, 5000, 3 * SEGMENT + 7, 70 * SEGMENT + 7)  # the last: no server checks its fragments for a range
@@ -384,7 +385,7 @@ def test_two_devices_of_a_store(store: Store, fate: str) -> None:
         if fate == "gone":
             device.rename(device.with_name(f"{device.name}X"))
         elif fate == "wiped":
-            shutil.rmtree(device / "objects-2")
+            wipe(device / "objects-2")
         else:
             for path in device.glob("objects-2/*/*/*/*.data"):
                 data = bytearray(path.read_bytes())

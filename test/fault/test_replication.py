@@ -16,6 +16,7 @@ from test.support.client import Account, unique
 from test.support.daemon_runs import run_once, running
 from test.support.peers import Peers
 from test.support.waiting import until
+from test.support.wiping import wipe
 
 REPLICATOR, AUDITOR = "object-replicator", "object-auditor"
 
@@ -94,7 +95,7 @@ def test_scenario_132_133_134_a_disk_whose_files_are_gone(site: Peers, account: 
     before = files_of(site, device)
     assert before
     with running(site, REPLICATOR, 0, 1, 2, 3, interval=1):
-        shutil.rmtree(site.devices / device / "objects")
+        wipe(site.devices / device / "objects")
         until(lambda: files_of(site, device) >= before, "all its files are back", 60)
         until(lambda: not any(path.stat().st_size for path in (site.devices / device).glob("objects/*/hashes.invalid")),
               "no suffix waits to be hashed", 60)

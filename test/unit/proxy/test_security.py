@@ -1,12 +1,12 @@
 """Rows of the security list that the proxy answers for (S05, S13, S14, S44), and where requests go."""
 
 import itertools
-import time
 
 import pytest
 
 from keelstore.common.http import Response
 from test.support.fakes import Input
+from test.support.waiting import quick
 
 OBJ, C, A = "/v1/AUTH_a/c/o", "/v1/AUTH_a/c", "/v1/AUTH_a"
 
@@ -66,10 +66,11 @@ def test_metadata_limits_hold_for_every_post(proxy, path, level):
 @pytest.mark.parametrize("header", ["Range", "If-None-Match", "If-Match", "Accept", "X-Timestamp", "Referer", "X-Delete-At",
                                     "Content-Type"])
 def test_header_parsing_takes_no_time(proxy, header):
-    started = time.process_time()
-    proxy.ask("GET", OBJ, {header: "bytes=" + ",".join(["0-0"] * 1500), "X-Container-Meta-A": '\\"' * 3000})
-    proxy.ask("PUT", OBJ, {header: "\\" * 8000}, b"")
-    assert time.process_time() - started < 1
+    def ask() -> None:
+        proxy.ask("GET", OBJ, {header: "bytes=" + ",".join(["0-0"] * 1500), "X-Container-Meta-A": '\\"' * 3000})
+        proxy.ask("PUT", OBJ, {header: "\\" * 8000}, b"")
+
+    quick(ask, 1)
 
 
 def test_nothing_of_a_path_breaks_out_of_a_header(proxy):

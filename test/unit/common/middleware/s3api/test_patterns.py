@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from keelstore.common.middleware.s3api.patterns import fits
+from test.support.waiting import quick
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,8 @@ def test_a_pattern_fits_what_the_regular_expression_does(pattern: str, text: str
 
 
 def test_many_stars_take_no_time() -> None:
-    began = time.process_time()
-    assert not fits("*a" * 5000 + "b", "a" * 20000)
-    assert not fits("*a?" * 300 + "b", "a" * 1024)
-    assert time.process_time() - began < 1
+    def try_both() -> None:
+        assert not fits("*a" * 5000 + "b", "a" * 20000)
+        assert not fits("*a?" * 300 + "b", "a" * 1024)
+
+    quick(try_both, 1)
