@@ -69,7 +69,12 @@ def test_each_test_is_in_one_part(script: Any) -> None:
 
 def test_arguments_of_pytest_go_to_one_run_of_each_kind(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[list[str]] = []
-    monkeypatch.setattr(script, "pytest", lambda python, arguments, shown: (ran.append(arguments) or True, {"passed": 1}))
+
+    def pytest_of(python: str, arguments: list[str], shown: Any) -> tuple[bool, dict[str, int]]:
+        ran.append(arguments)
+        return True, {"passed": 1}
+
+    monkeypatch.setattr(script, "pytest", pytest_of)
     monkeypatch.setattr(script, "install_programs", lambda: None)
     monkeypatch.setattr(sys, "argv", ["run-tests", "functional", "fault", "--", "-k", "x"])
     monkeypatch.setenv("KEELSTORE_PYTHON", sys.executable)
