@@ -178,13 +178,13 @@ def on_disk(device: str, function: Callable[..., T], *args: Any) -> T:
         now = _pace.clock()
         if not _pace.keeps_off(device, now):
             return _pace.run(device, now, function, *args)
-        return _pace.run_apart(device, now, _disk_threads.run, device, function, *args)  # as slow as ever, or not
+        return _pace.run_apart(device, now, True, _disk_threads.run, device, function, *args)  # as slow as ever, or not
     return _disk_threads.run(device, function, *args)
 
 
 def write_on_disk_thread(device: str, function: Callable[..., T], *args: Any) -> T:
     """As :func:`on_disk_thread`, for what tells how fast the device takes what is written."""
-    return _pace.run_apart(device, _pace.clock(), _disk_threads.run, device, function, *args)
+    return _pace.run_apart(device, _pace.clock(), False, _disk_threads.run, device, function, *args)
 
 
 def off_slow_disk(device: str, function: Callable[..., T], *args: Any) -> T:
@@ -205,11 +205,12 @@ def is_swamped(device: str, most: int) -> bool:
     """Whether the device is slow, and ``most`` disk calls or more already wait for it here; or twice as many as it has
     threads, the first of them for so long that one more would be given up before its turn.
     """
-    waiting = _pace.running(device)
+    volume = _pace.volume(device)
+    waiting = len(volume.running)
     if waiting < 2 * THREADS_PER_DEVICE:
         return False
     now = _pace.clock()
-    return _pace.is_slow(device, now) if waiting >= most else _pace.longest_s(device, now) > STUCK_S
+    return volume.is_slow(now) if waiting >= most else volume.longest_s(now) > STUCK_S
 
 
 def sync(fds: Sequence[int], data_only: bool = False) -> Sequence[int]:

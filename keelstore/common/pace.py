@@ -31,7 +31,7 @@ _SHRINKS = 0.25  # to this part at most, at once
 
 
 class Volume:
-    """A file system. ``running``: {call: began}, oldest first. ``used``: uploads at work, the most since the last call ended."""
+    """A file system. ``running``: {call: began}, oldest first. ``used``: how many uploads are at work."""
 
     __slots__ = ("_last", "_shrunk", "running", "slow_until", "used", "window")
 

@@ -118,7 +118,7 @@ def nested(clock, device, depth, look, seconds=0.0):
     """What ``look`` gives with so many calls running on the device."""
     if not depth:
         return look()
-    return disk_calls._pace.run_apart(device, clock[0], taking(clock, seconds, lambda: nested(clock, device, depth - 1, look, seconds)))
+    return disk_calls._pace.run_apart(device, clock[0], True, taking(clock, seconds, lambda: nested(clock, device, depth - 1, look, seconds)))
 
 
 def test_swamped_is_a_slow_device_for_which_many_calls_wait(clock):
