@@ -243,11 +243,11 @@ def by_rows(store: Store, account: Account, container: str, names: list[str], me
 
 @pytest.fixture(scope="module")
 def ten_thousand(running: Store | None, account: Account) -> Iterator[tuple[str, list[str]]]:
-    """A container of 10,002 objects in 101 pseudo-directories: a fifth of them real, of the others the rows alone (to save time)."""
+    """A container of 10,002 objects in 101 pseudo-directories: a twentieth of them real, of the others the rows alone (to save time)."""
     container = unique("many")
     account.put(container).expect(201)
     names = [f"dir{number % 100:02}/object {number:05}" for number in range(COUNT)] + ["top", "zé"]
-    real, bare = (names[::5], [name for number, name in enumerate(names) if number % 5]) if running else (names, [])
+    real, bare = (names[::20], [name for number, name in enumerate(names) if number % 20]) if running else (names, [])
     by_requests(account, container, real, "PUT")
     if running:
         by_rows(running, account, container, bare, "PUT")
