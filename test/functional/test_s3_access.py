@@ -188,12 +188,6 @@ def test_anonymous_s3_takes_no_request_of_swift(store: Endpoint, account: Accoun
     account.delete(name).expect(204)
 
 
-def test_response_headers_are_not_chosen_by_nobody(store: Endpoint, s3: Any, bucket: str) -> None:
-    s3.put_object(Bucket=bucket, Key="o", Body=b"x", ACL="public-read")
-    answer = store.request("GET", f"/{bucket}/o?response-content-type=text/html")
-    assert answer.status == 400 and b"InvalidRequest" in answer.body
-
-
 # -- owners and others -------------------------------------------------------------------------------------------------
 
 

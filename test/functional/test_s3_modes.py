@@ -11,8 +11,9 @@ import pytest
 from botocore.config import Config
 
 from test.functional.conftest import FOREIGN
+from test.functional.test_s3_scope import check_native_headers
 from test.support.client import Account, Endpoint, unique
-from test.support.s3 import OTHER, PLAIN, TESTER, client, refused, signed
+from test.support.s3 import OTHER, PLAIN, TESTER, client, refused, remove_bucket, signed
 from test.support.signing import FORM_TYPE, form_body
 from test.support.store import Store, running
 
@@ -267,3 +268,11 @@ def test_swifts_rights_decide(swift: Store, account: Account) -> None:
         with refused("NotImplemented", 501):
             call(**denied, **setting)
     account.empty(bucket)
+
+
+def test_security_S02_headers_of_swift_do_nothing_without_s3_acl(swift: Store, account: Account) -> None:
+    s3, bucket = client(swift.endpoint), unique("native")
+    s3.create_bucket(Bucket=bucket)
+    s3.put_object(Bucket=bucket, Key="secret", Body=b"secret")
+    check_native_headers(swift.endpoint, s3, account, bucket)
+    remove_bucket(s3, bucket)

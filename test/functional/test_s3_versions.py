@@ -169,7 +169,7 @@ def test_versions_deleted_all_at_once_leave_nothing(s3: Any, bucket: str) -> Non
         read(s3, bucket)
 
 
-def test_versions_are_listed_page_by_page(s3: Any, bucket: str) -> None:
+def test_case_C05_versions_are_listed_page_by_page(s3: Any, bucket: str) -> None:
     s3.put_object(Bucket=bucket, Key="k", Body=b"null")
     set_versioning(s3, bucket, "Enabled")
     for number in range(4):
@@ -319,8 +319,8 @@ def test_case_C01_document_beyond_the_limit_deletes_nothing(endpoint: Endpoint, 
     assert [entry["Key"] for entry in s3.list_objects_v2(Bucket=bucket)["Contents"]] == ["k"]
 
 
-def test_keys_of_a_document_are_taken_as_they_are(endpoint: Endpoint, s3: Any, bucket: str) -> None:
-    """Blanks at the ends, character references, dots: none of them is another key (R18)."""
+def test_security_R18_keys_of_a_document_are_taken_as_they_are(endpoint: Endpoint, s3: Any, bucket: str) -> None:
+    """Blanks at the ends, character references, dots: none of them is another key."""
     keys = [" k ", "k\r", "../k", "a/../../b", "//", ".", "%2e%2e"]
     for key in keys[2:]:
         s3.put_object(Bucket=bucket, Key=key)

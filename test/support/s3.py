@@ -53,12 +53,25 @@ def signed(
     unsigned: Mapping[str, str] | None = None,
 ) -> Answer:
     """A request signed with version 4; ``unsigned`` headers are added afterwards."""
+    given = {"x-amz-content-sha256": hashlib.sha256(body).hexdigest(), **(headers or {})}
+    target, sent = signed_head(endpoint, user, method, path, query, given)
+    return endpoint.request(method, target, {**sent, **(unsigned or {})}, body)
+
+
+def signed_head(
+    endpoint: Endpoint,
+    user: tuple[str, str],
+    method: str,
+    path: str,
+    query: Mapping[str, str] | None,
+    headers: Mapping[str, str],
+) -> tuple[str, dict[str, str]]:
+    """Target and headers of a request signed with version 4; ``x-amz-content-sha256`` is among ``headers``."""
     now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     sent = {
         "host": f"{endpoint.host}:{endpoint.port}",
         "x-amz-date": now,
-        "x-amz-content-sha256": hashlib.sha256(body).hexdigest(),
-        **{name.lower(): value for name, value in (headers or {}).items()},
+        **{name.lower(): value for name, value in headers.items()},
     }
     asked = "&".join(f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in sorted((query or {}).items()))
     names = ";".join(sorted(sent))
@@ -73,8 +86,7 @@ def signed(
     sent["authorization"] = (
         f"AWS4-HMAC-SHA256 Credential={user[0]}/{scope}, SignedHeaders={names}, Signature={key.hex()}"
     )
-    sent.update(unsigned or {})
-    return endpoint.request(method, f"{target}?{asked}" if asked else target, sent, body)
+    return f"{target}?{asked}" if asked else target, sent
 
 
 def remove_bucket(s3: Any, bucket: str) -> None:
