@@ -213,6 +213,18 @@ def is_swamped(device: str, most: int) -> bool:
     return volume.is_slow(now) if waiting >= most else volume.longest_s(now) > STUCK_S
 
 
+def lets_go() -> bool:
+    """Whether :func:`let_go` spares this thread the work."""
+    return not getattr(_native, "is_disk_thread", False) and _syncs.is_open
+
+
+def let_go(fd: int) -> None:
+    """Close a file whose last close may take long, as that of a large one without a name does: the kernel's workers free its
+    blocks, soon. Only where :func:`lets_go`.
+    """
+    _syncs.let_go(fd)
+
+
 def sync(fds: Sequence[int], data_only: bool = False) -> Sequence[int]:
     """fsync, or fdatasync with ``data_only``, of open files or directories, in any order, while other green threads run.
     Raises OSError, when all have ended.

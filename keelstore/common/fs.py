@@ -580,6 +580,23 @@ def remove_file(path: str) -> bool:
     return True
 
 
+def discard_file(path: str) -> bool:
+    """Unlink a file that holds data; False when it was not there. On a green thread it is the kernel's workers that then free
+    its blocks: that waits for the journal, and takes the longer the larger the file is.
+    """
+    green = sys.modules.get("keelstore.common.disk_calls")
+    if green is None or not green.lets_go():
+        return remove_file(path)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return remove_file(path)
+    try:
+        return remove_file(path)
+    finally:
+        green.let_go(fd)
+
+
 def remove_directory(path: str) -> bool:
     """Remove an empty directory; True when it is gone, False when it holds something."""
     number = unsynced.number_of(path)

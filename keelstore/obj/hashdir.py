@@ -61,7 +61,8 @@ def clean(directory: str, rules: Rules, now: float) -> FileSet:
     if not gone:
         return found
     for file in gone:
-        fs.remove_file(f"{directory}/{file.name}")
+        remove = fs.discard_file if file.kind == layout.DATA else fs.remove_file
+        remove(f"{directory}/{file.name}")
     if len(gone) == len(names):
         fs.remove_directory(directory)
     removed = set(gone)

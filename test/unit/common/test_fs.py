@@ -521,3 +521,26 @@ def test_a_file_that_takes_little_at_once_takes_all_in_the_end(tmp_path, monkeyp
             assert fs.write_direct(file.fileno(), data) is (most == 4096)
             monkeypatch.setattr(os, "write", real)
         assert (tmp_path / "f").read_bytes() == data
+
+
+def test_a_discarded_file_is_gone_with_and_without_green_threads(tmp_path):
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_bytes(b"x" * 5000)
+
+    def discard():
+        fs.sync_directory(str(tmp_path))  # after which there is a queue
+        return fs.discard_file(str(tmp_path / "a")), fs.discard_file(str(tmp_path / "a"))
+
+    assert concurrency.spawn(discard).wait() == (True, False)
+    assert disk_calls.on_disk_thread("discard-test", fs.discard_file, str(tmp_path / "b"))
+    assert fs.discard_file(str(tmp_path / "c")) and not fs.discard_file(str(tmp_path / "c"))
+    assert os.listdir(tmp_path) == []
+    concurrency.spawn(fs.sync_directory, str(tmp_path)).wait()
+    assert not [path for path in map(held, os.listdir("/proc/self/fd")) if path.startswith(str(tmp_path))]
+
+
+def held(fd):
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except FileNotFoundError:  # that of the listing itself
+        return ""

@@ -115,3 +115,41 @@ def test_what_was_not_submitted_before_its_waiter_was_stopped_never_is(tmp_path,
     assert submitted == [1]
     for fd in fds:
         os.close(fd)
+
+
+def test_a_file_without_a_name_is_let_go_and_its_descriptor_closed(tmp_path, submitted):
+    fds = opened(tmp_path, 3)
+
+    def discard():
+        disk_calls.sync(fds[:1])
+        assert disk_calls.lets_go()
+        for fd in fds[1:]:
+            os.unlink(os.readlink(f"/proc/self/fd/{fd}"))
+            disk_calls.let_go(fd)
+        return disk_calls.sync(fds[:1])
+
+    assert spawn(discard).wait() == []
+    assert submitted == [1, 3]
+    for fd in fds[1:]:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
+    os.close(fds[0])
+
+
+def test_what_the_kernel_does_not_take_is_closed_all_the_same(tmp_path, submitted):
+    fds = opened(tmp_path, 1)
+    reader, writer = os.pipe()
+
+    def discard():
+        disk_calls.sync(fds)
+        disk_calls.let_go(writer)
+        return disk_calls.sync(fds)
+
+    assert spawn(discard).wait() == []
+    assert os.read(reader, 1) == b""
+    os.close(reader)
+    os.close(fds[0])
+
+
+def test_disk_threads_close_by_themselves():
+    assert not disk_calls.on_disk_thread("d", disk_calls.lets_go)
