@@ -10,6 +10,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 from keelstore.common import concurrency
@@ -122,14 +123,14 @@ class DatabaseAuditor(Daemon):
 
     def _check_all(self, broker: Broker) -> str | None:
         """Pages and rows, on a connection of its own. Raises DatabaseCorrupt."""
-        connection = broker.open_apart()
         ends = time.monotonic() + self.options.check_time
-        connection.set_progress_handler(lambda: time.monotonic() > ends, STEPS)
         try:
-            found = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
-            if found != "ok":
-                raise broker.quarantine(str(found))
-            return self.problem_of_rows(connection)
+            with closing(broker.open_apart()) as connection:
+                connection.set_progress_handler(lambda: time.monotonic() > ends, STEPS)
+                found = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+                if found != "ok":
+                    raise broker.quarantine(str(found))
+                return self.problem_of_rows(connection)
         except sqlite3.OperationalError as error:
             if time.monotonic() > ends:
                 return None  # no time left for it
@@ -138,8 +139,6 @@ class DatabaseAuditor(Daemon):
             raise broker.corrupt_or(error) from error
         except sqlite3.Error as error:
             raise broker.corrupt_or(error) from error
-        finally:
-            connection.close()
 
     # -- what is seen --------------------------------------------------------------------------------------------------
 

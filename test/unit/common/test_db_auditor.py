@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from keelstore.common.broker import Broker
 from test.support.cluster import InProcessCluster
 from test.support.daemons import Daemons
 from test.support.databases import Replicas
@@ -90,6 +91,17 @@ def test_a_check_that_would_take_too_long_is_not_finished(daemons: Daemons, repl
 
     monkeypatch.setattr(db_auditor, "STEPS", 1)
     assert audit(daemons, replicas, check_time=1e-9) == (1, 0, 0)
+
+
+def test_what_is_locked_is_left_for_the_next_pass(
+    daemons: Daemons, replicas: Replicas, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:
+    def is_locked(broker: Broker) -> Any:
+        raise sqlite3.OperationalError("database is locked")
+
+    monkeypatch.setattr(Broker, "open_apart", is_locked)
+    assert audit(daemons, replicas, check_time=1) == (1, 0, 0)
+    assert "locked" not in caplog.text and replicas.path(replicas.primaries[0]).exists()
 
 
 def test_a_plan(daemons: Daemons, replicas: Replicas) -> None:
