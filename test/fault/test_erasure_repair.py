@@ -102,8 +102,15 @@ def test_scenarios_119_and_120_the_remains_of_a_deleted_object(fragment_stage: F
         spot.account.delete(spot.container, spot.name).expect(204)
         until(lambda: len(found := spot.stored()) >= 5 and all(name.endswith(".ts") for names in found.values() for name in names),
               "those that the answer did not wait for have heard, too")
-        fragment_stage.reconstruct(reclaim_age=0.001)
-        assert not spot.stored()
+
+        def is_reclaimed() -> bool:
+            """As in test_erasure_crashes: a server that another site asks may have hashed a tombstone that is not old for servers here."""
+            for site in range(fragment_stage.sites):
+                fragment_stage.run("object-auditor", 0, reclaim_age=0.001)
+                fragment_stage.reconstruct(site, reclaim_age=0.001)
+            return not spot.stored()
+
+        until(is_reclaimed, "nothing is left of it elsewhere")
     spot.get().expect(503)
     spot.ask(node, "HEAD").expect(200)
     left, said = spot.stored(), len(log_of(fragment_stage, node))
