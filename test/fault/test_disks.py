@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -123,18 +122,16 @@ def test_case_C14_security_S46_full_devices_take_nothing_but_deletes(store: Stor
 @contextmanager
 def gone(store: Store, *paths: Path) -> Iterator[None]:
     """Device directories that are away for a while, in which no daemon is in the middle of a copy to one of them."""
-    daemons = store.background_pids()
-    store.signal(daemons, signal.SIGSTOP)
-    for path in paths:
-        path.rename(path.with_name(path.name + ".away"))
-    try:
-        yield
-    finally:
+    with store.still():
         for path in paths:
-            if path.exists():  # a test has failed, the next need not
-                shutil.rmtree(path)
-            path.with_name(path.name + ".away").rename(path)
-        store.signal(daemons, signal.SIGCONT)
+            path.rename(path.with_name(path.name + ".away"))
+        try:
+            yield
+        finally:
+            for path in paths:
+                if path.exists():  # a test has failed, the next need not
+                    shutil.rmtree(path)
+                path.with_name(path.name + ".away").rename(path)
 
 
 def test_one_device_missing(store: Store, account: Account, container: str) -> None:

@@ -184,6 +184,25 @@ class Store:
         finally:
             self.signal(pids, signal.SIGCONT)
 
+    @contextmanager
+    def still(self, number: int = 1) -> Iterator[None]:
+        """The daemons of a node stopped in their tracks, where none of them holds a lock that a server would wait for."""
+        pids = self.background_pids(number)
+
+        def is_still() -> bool:
+            self.signal(pids, signal.SIGSTOP)
+            until(lambda: all(is_stopped(pid) for pid in pids), "they have stopped", every_s=0.005)
+            if not any(holds_a_lock(pid, self.devices(number)) for pid in pids):
+                return True
+            self.signal(pids, signal.SIGCONT)
+            return False
+
+        try:
+            until(is_still, "no daemon holds a lock")
+            yield
+        finally:
+            self.signal(pids, signal.SIGCONT)
+
     def edit(self, name: str, *changes: tuple[str, str], number: int = 1) -> None:
         """Replace text in a configuration file of a node; each must be there."""
         path = self.etc(number) / name
@@ -201,6 +220,23 @@ def alive(pid: int) -> bool:
     except OSError:
         return False
     return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether all threads of a process are, or it has ended."""
+    try:
+        return all(path.read_text().rpartition(")")[2].split()[0] in "TtZX" for path in Path(f"/proc/{pid}/task").glob("*/stat"))
+    except OSError:  # a thread ends
+        return not alive(pid)
+
+
+def holds_a_lock(pid: int, below: Path) -> bool:
+    """Whether a process has locked a file below a directory."""
+    for info in Path(f"/proc/{pid}/fdinfo").iterdir():
+        with suppress(OSError):
+            if "lock:" in info.read_text() and Path(os.readlink(f"/proc/{pid}/fd/{info.name}")).is_relative_to(below):
+                return True
+    return False
 
 
 @contextmanager
