@@ -53,7 +53,7 @@ class S3Api:
             bucket = bucket_of(environ, self.options) if self.index is not None else None
             if self.index is None or bucket is None:
                 return self.app(environ, start_response)
-            if self.index.account_of(environ, bucket) is None:
+            if not self.index.may_be_held(environ, bucket):
                 return self._unclaimed(environ, start_response)
             kind = ANONYMOUS_KIND
         return self._answer(environ, start_response, self._serve(environ, kind))
@@ -61,7 +61,7 @@ class S3Api:
     def _preflight_kind(self, environ: Environ) -> str:
         """'' for a preflight of Swift's."""
         bucket = bucket_of({**environ, "REQUEST_METHOD": "GET"}, self.options)
-        if bucket is None or self.index is None or self.index.account_of(environ, bucket) is None:
+        if bucket is None or self.index is None or not self.index.may_be_held(environ, bucket):
             return ""
         return ANONYMOUS_KIND
 
@@ -143,7 +143,7 @@ class S3Api:
         return request
 
     def _locate(self, request: S3Request, bucket: str) -> str | None:
-        """The account that a bucket is in: the user's own before that of anybody else."""
+        """The account that a bucket is in: the user's own before that of anybody else. Raises S3Error."""
         own = request.identity.account
         if self.index is None:
             return own

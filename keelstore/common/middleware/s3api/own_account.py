@@ -7,15 +7,17 @@ from typing import Final
 
 from keelstore.common.http import Environ, Response, WSGIApp, call_app
 from keelstore.common.internal import subrequest
+from keelstore.common.middleware.ratelimit import HANDLED
 
 ACCOUNT: Final = ".s3"
 
 
 def ask(environ: Environ, app: WSGIApp, method: str, path: str, headers: Mapping[str, str] | None = None,
         body: bytes = b"") -> Response:
-    """A request of ours about ``container[/object]``, on behalf of the one in ``environ``; no access line tells of it."""
+    """A request of ours about ``container[/object]``, on behalf of the one in ``environ``; no access line tells of it, and no
+    rate limits it."""
     asked = subrequest(environ, method, f"/v1/{ACCOUNT}/{path}", headers=headers, body=body, source="S3", pre_authed=True)
-    asked["swift.proxy_access_log_made"] = True
+    asked["swift.proxy_access_log_made"] = asked[HANDLED] = True
     return call_app(app, asked)
 
 

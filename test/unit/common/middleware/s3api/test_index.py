@@ -4,6 +4,8 @@ from typing import Any
 import pytest
 
 from keelstore.common.http import Request, Response
+from keelstore.common.middleware.ratelimit import HANDLED
+from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.index import YOUNG_S, BucketIndex
 from keelstore.common.timestamp import Timestamp
 
@@ -17,12 +19,15 @@ class Swift:
         self.made = False
         self.names: dict[str, tuple[bytes, float]] = {}
         self.containers: set[str] = set()
+        self.failing: dict[tuple[str, str], int] = {}  # method and path: status
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
         return self.answer(Request(environ))(environ, start_response)
 
     def answer(self, request: Request) -> Response:
         path, method = request.path, request.method
+        if (status := self.failing.get((method, path))) is not None:
+            return Response(status)
         if path == NAMES:
             self.made = True
             return Response(201)
@@ -80,3 +85,26 @@ def test_a_name_that_leads_nowhere_goes_to_who_asks_after_a_while(
         swift.containers.add("/v1/AUTH_a/b")
     assert index.claim({}, "b", "AUTH_b") == goes_over
     assert index.account_of({}, "b") == ("AUTH_b" if goes_over else "AUTH_a")
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("PUT", f"{NAMES}/b", 503), ("PUT", f"{NAMES}/b", 500), ("GET", f"{NAMES}/b", 503), ("HEAD", "/v1/AUTH_a/b", 503)])
+def test_a_name_that_cannot_be_looked_up_is_nobodys_answer(swift: Swift, index: BucketIndex, method: str, path: str, status: int) -> None:
+    """Neither "there is no such bucket", nor "another has it"."""
+    index.claim({}, "b", "AUTH_a")
+    swift.names["b"] = (b"AUTH_a", time.time() - YOUNG_S - 1)
+    swift.failing[method, path] = status
+    with pytest.raises(S3Error) as caught:
+        index.claim({}, "b", "AUTH_b")
+    assert caught.value.code == "ServiceUnavailable"
+    if method == "GET":
+        with pytest.raises(S3Error):
+            index.account_of({}, "b")
+        assert index.may_be_held({}, "b")
+        index.release({}, "b", "AUTH_a")
+    swift.failing.clear()
+    assert index.account_of({}, "b") == "AUTH_a" and not index.may_be_held({}, "other")
+
+
+def test_no_rate_limits_what_is_asked_of_the_index(index: BucketIndex, swift: Swift) -> None:
+    index.app = lambda environ, start_response: Response(201 if HANDLED in environ else 429)(environ, start_response)
+    assert index.claim({}, "b", "AUTH_a")
