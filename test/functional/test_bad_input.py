@@ -24,6 +24,7 @@ from keelstore.common.cluster import load_cluster
 from keelstore.common.ring.ring import Node, RingFile
 from test.functional.conftest import FOREIGN
 from test.support.client import Account, Endpoint, unique
+from test.support.s3 import TESTER, signed
 from test.support.signing import FORM_TYPE, form_body, form_fields, temp_url
 from test.support.store import Store
 from test.support.waiting import until
@@ -282,6 +283,8 @@ def test_security_S05_no_header_makes_a_server_connect_elsewhere(live: Store, mi
     for sent in variants:
         for method, body in (("PUT", b"data"), ("POST", None), ("DELETE", None)):
             mine.endpoint.request(method, temp_url(target + "o", "k", method), {**sent, "X-Delete-At": "9999999999"}, body).expect(201, 202, 204)
+        for method, body in (("PUT", b"data"), ("GET", b""), ("DELETE", b"")):
+            signed(mine.endpoint, TESTER, method, f"/{box}/o", body=body, unsigned=sent).expect(200, 204)
         part = "".join(f"{name}: {value}\r\n" for name, value in sent.items()).encode()
         form = form_body(form_fields(target, "k"), [("o", b"data", "text/plain")]).replace(b"Content-Type: text/plain\r\n", b"Content-Type: text/plain\r\n" + part)
         mine.endpoint.request("POST", target, {**sent, "Content-Type": FORM_TYPE}, form).expect(201, 400)

@@ -12,12 +12,15 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
+from botocore.config import Config
 
 from test.functional.conftest import STORES
 from test.support.client import Account, Answer, Endpoint, unique
 from test.support.load import run_clients
+from test.support.s3 import TESTER, client, signed, signed_head
 from test.support.signing import FORM_TYPE, form_body, form_fields, temp_url
 from test.support.store import Store, keelstore, running
 from test.support.waiting import until
@@ -89,6 +92,25 @@ def test_case_C31_who_comes_too_fast_gets_429_and_when_to_come_again(hurried: St
     assert (refused.status, refused.reason, refused.body) == (429, "Too Many Requests", b"Slow down")
     assert int(refused.headers["Retry-After"]) >= 1
     for name in account.get().lines:  # a client that repeats as it is told comes through
+        until(lambda name=name: account.delete(name).expect(204, 404), "it may be deleted", every_s=0.2)  # type: ignore[misc]
+
+
+def test_case_C31_s3_says_503_slow_down_to_who_comes_too_fast(hurried: Store) -> None:
+    answers: dict[str, Answer] = {}
+
+    def hurry(number: int) -> None:
+        for _ in range(100):
+            if any(answer.status == 503 for answer in list(answers.values())):
+                break
+            name = unique("fast")
+            answers[name] = signed(hurried.endpoint, TESTER, "PUT", f"/{name}")
+
+    assert run_clients(4, hurry) == []
+    assert {answer.status for answer in answers.values()} == {200, 503}
+    for answer in answers.values():
+        assert answer.status == 200 or b"<Code>SlowDown</Code>" in answer.body, answer
+    account = hurried.login()
+    for name in account.get().lines:
         until(lambda name=name: account.delete(name).expect(204, 404), "it may be deleted", every_s=0.2)  # type: ignore[misc]
 
 
@@ -276,5 +298,39 @@ def test_security_S09_no_secret_is_in_any_log(hurried: Store) -> None:
     endpoint.request("GET", f"/info?swiftinfo_sig={secrets[-1]}&swiftinfo_expires=9999999999").expect(401, 403)
     text = hurried.log()
     assert f"{path}/o" in text and "DEBUG" in text
+    for secret in secrets:
+        assert secret not in text, text[text.index(secret) - 600:][:1200]
+
+
+def test_security_S09_R11_no_secret_of_s3_is_in_any_log(hurried: Store) -> None:
+    """Signatures in headers, queries and forms, session tokens, and keys of customers, in requests that work and in such as are refused."""
+    endpoint, bucket = hurried.endpoint, unique("secrets")
+    make_slowly(hurried.login(), bucket)
+    key, token = os.urandom(32), f"s3ss10n-{os.urandom(12).hex()}"
+    customer = {f"x-amz-{prefix}server-side-encryption-customer-{name}": value for prefix in ("", "copy-source-") for name, value in (
+        ("algorithm", "AES256"), ("key", base64.b64encode(key).decode()), ("key-md5", base64.b64encode(hashlib.md5(key).digest()).decode()))}
+    secrets = [base64.b64encode(key).decode(), token]
+    for user in (TESTER, ("test:tester", "wrong")):
+        for method, more in (("PUT", customer), ("PUT", {}), ("GET", {}), ("GET", customer), ("GET", {"x-amz-security-token": token})):
+            sent = {"x-amz-content-sha256": "UNSIGNED-PAYLOAD", **more}
+            target, headers = signed_head(endpoint, user, method, f"/{bucket}/o", None, sent)
+            secrets.append(headers["authorization"].rpartition("Signature=")[2])
+            endpoint.request(method, target, headers, b"data" if method == "PUT" else None)
+        s3 = client(endpoint, user, config=Config(signature_version="s3v4"))
+        url = s3.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": "o"}).partition(str(endpoint.port))[2]
+        secrets.append(url.partition("X-Amz-Signature=")[2].partition("&")[0])
+        endpoint.request("GET", url).expect(200 if user is TESTER else 403)
+        endpoint.request("GET", f"{url}&X-Amz-Security-Token={token}").expect(400, 403)
+        old = client(endpoint, user, config=Config(signature_version="s3")).generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": "o"})
+        secrets.append(unquote(old.partition("Signature=")[2].partition("&")[0]))
+        secrets.append(old.partition("Signature=")[2].partition("&")[0])
+        endpoint.request("GET", old.partition(str(endpoint.port))[2]).expect(200 if user is TESTER else 403)
+        form = s3.generate_presigned_post(bucket, "form")
+        secrets.append(form["fields"]["x-amz-signature"])
+        fields = [b'--b\r\nContent-Disposition: form-data; name="%b"\r\n\r\n%b\r\n' % (name.encode(), value.encode()) for name, value in form["fields"].items()]
+        body = b"".join(fields) + b'--b\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\ndata\r\n--b--\r\n'
+        endpoint.request("POST", f"/{bucket}", {"Content-Type": "multipart/form-data; boundary=b"}, body).expect(204 if user is TESTER else 403)
+    text = hurried.log()
+    assert f"/{bucket}/o" in text and "DEBUG" in text and len(set(secrets)) == len(set(filter(None, secrets))) >= 12
     for secret in secrets:
         assert secret not in text, text[text.index(secret) - 600:][:1200]

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import hmac
 import re
 import socket
 import sys
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from awscrt import checksums as crt
 from botocore.config import Config
+from lxml import etree
 
 from keelstore.common.middleware.s3api.routing import SUB_RESOURCES
 from test.functional.conftest import FOREIGN
@@ -297,6 +301,45 @@ def test_security_R18_keys_are_names_and_no_paths(endpoint: Endpoint, s3: Any, b
     assert [entry["Key"] for entry in s3.list_objects_v2(Bucket=bucket)["Contents"]] == ["copy"]
     assert read(s3, other, "k") == b"another bucket's"
     remove_bucket(s3, other)
+
+
+DOCUMENT = {
+    "ListBucketResult", "ListVersionsResult", "Name", "Prefix", "Marker", "NextMarker", "MaxKeys", "KeyCount", "Delimiter", "EncodingType", "IsTruncated",
+    "StartAfter", "KeyMarker", "VersionIdMarker", "Contents", "Version", "Key", "LastModified", "ETag", "Size", "StorageClass", "Owner", "ID", "DisplayName",
+    "VersionId", "IsLatest", "CommonPrefixes", "ChecksumAlgorithm", "ChecksumType",
+}  # fmt: skip
+NAMES = ("<k>&\"'", "]]>", "\x01\x1f\x7f", "a\ufffe\uffff", "\u2028", "é\u0301", "a\r\nb", " ", "%3Cx%3E", "\U0001f600")
+
+
+def test_security_S17_names_do_not_break_out_of_documents(endpoint: Endpoint, s3: Any, bucket: str) -> None:
+    """Of keys, prefixes and markers, as they are and quoted; clients that quote get each name back."""
+    for name in NAMES:
+        s3.put_object(Bucket=bucket, Key=f"{name}/k", Body=b"")
+    for query in ({"list-type": "2"}, {"versions": ""}, {}, {"delimiter": "/"}, {"list-type": "2", "delimiter": "/"}):
+        for more in ({}, {"encoding-type": "url"}):
+            answer = signed(endpoint, TESTER, "GET", f"/{bucket}", {**query, **more}).expect(200)
+            found = {element.tag.rpartition("}")[2] for element in etree.fromstring(answer.body, etree.XMLParser(recover=not more)).iter()}
+            assert found <= DOCUMENT, found
+    for name in NAMES:
+        for query in ({"list-type": "2", "prefix": name}, {"prefix": name, "delimiter": name, "marker": name, "encoding-type": "url"}):
+            answer = signed(endpoint, TESTER, "GET", f"/{bucket}", query).expect(200)
+            assert {element.tag.rpartition("}")[2] for element in etree.fromstring(answer.body, etree.XMLParser(recover=True)).iter()} <= DOCUMENT
+    assert sorted(entry["Key"] for entry in s3.list_objects_v2(Bucket=bucket)["Contents"]) == sorted(f"{name}/k" for name in NAMES)
+    assert sorted(entry["Prefix"] for entry in s3.list_objects(Bucket=bucket, Delimiter="/")["CommonPrefixes"]) == sorted(f"{name}/" for name in NAMES)
+    gone = s3.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": f"{name}/k"} for name in NAMES if name.isprintable()]})
+    assert sorted(entry["Key"] for entry in gone["Deleted"]) == sorted(f"{name}/k" for name in NAMES if name.isprintable())
+
+
+def test_security_R20_an_empty_secret_never_signs(endpoint: Endpoint, s3: Any, bucket: str) -> None:
+    s3.put_object(Bucket=bucket, Key="k", Body=b"x")
+    for user in (("test:tester", ""), ("test:", ""), (":", ""), ("test:nobody", ""), ("test", "")):
+        for method in ("GET", "PUT"):
+            assert signed(endpoint, user, method, f"/{bucket}/k").status == 403, (user, method)
+        ends = int(time.time()) + 600
+        digest = base64.b64encode(hmac.digest(b"", f"GET\n\n\n{ends}\n/{bucket}/k".encode(), "sha1")).decode()
+        query = urlencode({"AWSAccessKeyId": user[0], "Expires": ends, "Signature": digest})
+        assert endpoint.request("GET", f"/{bucket}/k?{query}").status == 403, user
+    assert read(s3, bucket, "k") == b"x"
 
 
 # -- signatures of version 2 -------------------------------------------------------------------------------------------
