@@ -97,11 +97,13 @@ class Broker(Steps):
     def migrate(self, connection: Connection) -> None:
         raise NotImplementedError
 
-    def row_of(self, record: Sequence[Any]) -> dict[str, Any]:
-        """The row that a record of ``.pending`` stands for. Raises ValueError, TypeError, IndexError."""
+    def row_of(self, record: Sequence[Any]) -> Any:
+        """The row that a record of ``.pending`` stands for, as ``merge_rows`` takes it. Raises ValueError, TypeError,
+        IndexError.
+        """
         raise NotImplementedError
 
-    def merge_rows(self, connection: Connection, rows: Iterable[dict[str, Any]], source: str | None = None) -> None:
+    def merge_rows(self, connection: Connection, rows: Iterable[Any], source: str | None = None) -> None:
         raise NotImplementedError
 
     # -- files ---------------------------------------------------------------------------------------------------------
@@ -315,7 +317,7 @@ class Broker(Steps):
         return pending.read(self.pending_path, lambda error: self.logger.error(
             "%s: an update cannot be read and is dropped: %s", self.pending_path, error))  # fmt: skip
 
-    def _rows_of(self, records: Iterable[Any]) -> list[dict[str, Any]]:
+    def _rows_of(self, records: Iterable[Any]) -> list[Any]:
         rows = []
         for record in records:
             try:

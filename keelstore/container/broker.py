@@ -298,24 +298,28 @@ class ContainerBroker(Broker):
         except FileNotFoundError:
             return False
 
-    def row_of(self, record: Sequence[Any]) -> dict[str, Any]:
-        item = rows.item_of(record)
-        ObjectRow.from_item(item)
-        return item
+    def row_of(self, record: Sequence[Any]) -> ObjectRow:
+        return ObjectRow.from_record(record)
 
     def check_item(self, item: Mapping[str, Any]) -> None:
         """Raises ValueError, KeyError, TypeError, AttributeError for what is no row."""
         ObjectRow.from_item(item)
 
-    def merge_rows(self, connection: Connection, items: Iterable[Mapping[str, Any]], source: str | None = None) -> None:
+    def merge_rows(
+        self, connection: Connection, items: Iterable[ObjectRow | Mapping[str, Any]], source: str | None = None
+    ) -> None:
         """Raises ValueError, KeyError, TypeError for an item that is no row; then nothing is merged."""
         last_row = -1
         new: dict[tuple[str, int], ObjectRow] = {}
         for item in items:
-            row = ObjectRow.from_item(item)
-            have = new.get(row.key)
-            new[row.key] = row if have is None else rows.merge(have, row)
-            last_row = max(last_row, int(item.get("ROWID") or -1))
+            if isinstance(item, ObjectRow):
+                row = item
+            else:
+                row = ObjectRow.from_item(item)
+                last_row = max(last_row, int(item.get("ROWID") or -1))
+            key = row.key
+            have = new.get(key)
+            new[key] = row if have is None else rows.merge(have, row)
         known: dict[tuple[str, int], list[tuple[int, ObjectRow]]] = {}
         names = list({name for name, _ in new})
         for start in range(0, len(names), NAMES_AT_ONCE):
@@ -325,9 +329,7 @@ class ContainerBroker(Broker):
                 f" WHERE deleted IN (0, 1) AND name IN ({','.join('?' * len(some))})", some,
             ):  # fmt: skip
                 if (name, policy) in new:
-                    row = ObjectRow.from_item({
-                        "name": name, "created_at": created_at, "size": size, "content_type": content_type,
-                        "etag": etag, "deleted": deleted, "storage_policy_index": policy})  # fmt: skip
+                    row = ObjectRow.from_record((name, created_at, size, content_type, etag, deleted, policy, None, None))
                     known.setdefault(row.key, []).append((rowid, row))
         removed: list[tuple[int]] = []
         added: list[tuple[Any, ...]] = []

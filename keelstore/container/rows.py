@@ -12,8 +12,7 @@ tombstone, then the greater. Content-type and metadata times are compared withou
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from keelstore.common.listing_render import split_swift_bytes
 from keelstore.common.timestamp import Timestamp, decode_timestamps, encode_timestamps
@@ -22,8 +21,7 @@ DELETED_TYPE = "application/deleted"
 DELETED_ETAG = "noetag"
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectRow:
+class ObjectRow(NamedTuple):
     """What is known of one object. ``content_type_raw`` and ``meta_raw`` are times in raw units."""
 
     name: str
@@ -66,12 +64,27 @@ class ObjectRow:
             str(item["etag"]), 1 if item.get("deleted") in (1, True, "1") else 0, content_type, swift_bytes or "",
         )  # fmt: skip
 
+    @classmethod
+    def from_record(cls, record: Sequence[Any]) -> ObjectRow:
+        """The row of one record of a container's ``.pending`` file. Raises IndexError and as ``from_item``."""
+        if len(record) == 9:
+            name, created_at, size, content_type, etag, deleted, policy_index, content_type_at, meta_at = record
+            # what nearly all are: one time for everything, and each value of its type
+            if (content_type_at is None and meta_at is None and len(created_at) == 16 and "swift_bytes" not in content_type
+                    and name and type(name) is str and type(etag) is str and type(size) is int
+                    and type(deleted) is int and type(policy_index) is int):
+                data = Timestamp(created_at)
+                return cls(name, policy_index, data, data.raw, data.raw, size, etag, int(deleted == 1), content_type, "")
+        return cls.from_item(item_of(record))
+
     @property
     def key(self) -> tuple[str, int]:
         return self.name, self.policy_index
 
     @property
     def created_at(self) -> str:
+        if self.data_timestamp.raw == self.content_type_raw == self.meta_raw:
+            return self.data_timestamp.short
         content_type = Timestamp.from_raw(self.content_type_raw)
         return encode_timestamps(self.data_timestamp, content_type, Timestamp.from_raw(self.meta_raw))
 
@@ -80,8 +93,9 @@ class ObjectRow:
         return f"{self.content_type};swift_bytes={self.swift_bytes}" if self.swift_bytes else self.content_type
 
     @property
-    def _data_key(self) -> tuple[Timestamp, int, str, int, str]:
-        return self.data_timestamp, self.deleted, self.etag, self.size, self.swift_bytes
+    def _data_key(self) -> tuple[int, int, int, str, int, str]:
+        data = self.data_timestamp
+        return data.raw, data.offset, self.deleted, self.etag, self.size, self.swift_bytes
 
     @property
     def _content_type_key(self) -> tuple[int, bool, str]:
@@ -92,12 +106,12 @@ def merge(one: ObjectRow, other: ObjectRow) -> ObjectRow:
     """The row that both make together; ``one`` itself when the other adds nothing. They have the same key."""
     merged = one
     if other._data_key > one._data_key:
-        merged = replace(merged, data_timestamp=other.data_timestamp, size=other.size, etag=other.etag,
-                         deleted=other.deleted, swift_bytes=other.swift_bytes)  # fmt: skip
+        merged = merged._replace(data_timestamp=other.data_timestamp, size=other.size, etag=other.etag,
+                                 deleted=other.deleted, swift_bytes=other.swift_bytes)  # fmt: skip
     if other._content_type_key > one._content_type_key:
-        merged = replace(merged, content_type_raw=other.content_type_raw, content_type=other.content_type)
+        merged = merged._replace(content_type_raw=other.content_type_raw, content_type=other.content_type)
     if other.meta_raw > one.meta_raw:
-        merged = replace(merged, meta_raw=other.meta_raw)
+        merged = merged._replace(meta_raw=other.meta_raw)
     return merged
 
 

@@ -112,3 +112,33 @@ def test_any_order_repetition_and_grouping_gives_the_same_row(known, random, dat
     groups = [folded(part) for part in (shuffled[:cut], shuffled[cut:]) if part]
     random.shuffle(groups)
     assert folded(groups) == folded(rows)
+
+
+TIMES = st.sampled_from(["1700000001.00000", "1700000002.00000_1", "1700000001.00000+2+0", "1700000001.0000x", "", None])
+RECORDS = st.tuples(
+    st.sampled_from(["o", "", None, 1]), TIMES, st.sampled_from([3, "3", True, None, "x"]),
+    st.sampled_from(["text/plain", "text/plain;swift_bytes=9", "", None, 1]), st.sampled_from(["e", "", 7]),
+    st.sampled_from([0, 1, 2, True, False, "1"]), st.sampled_from([0, 2, "2", None]), TIMES, TIMES)  # fmt: skip
+
+
+@given(RECORDS | RECORDS.map(lambda record: (*record[:7], None, None)), st.sampled_from([9, 9, 9, 7, 6, 4]))
+def test_a_record_is_the_row_of_its_item(record, length):
+    """However short the way is that a usual record takes."""
+
+    def outcome(make):
+        try:
+            return make()
+        except (ValueError, TypeError, IndexError, KeyError):  # what a broker drops
+            return None
+
+    record = record[:length]
+    assert outcome(lambda: ObjectRow.from_record(record)) == outcome(lambda: ObjectRow.from_item(item_of(record)))
+
+
+@given(RECORDS.map(lambda record: (*record[:1], "1700000001.00000", *record[2:7], None, None)))
+def test_one_time_for_everything_is_stored_as_it_came(record):
+    try:
+        row = ObjectRow.from_record(record)
+    except (ValueError, TypeError):
+        return
+    assert row.created_at == "1700000001.00000"
