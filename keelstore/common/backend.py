@@ -77,6 +77,13 @@ class Backend:
             return localcall.call(app, address, method, path, headers, query, body, timeout_s, digest)
         return self._http.call(address, method, path, headers, query, body, timeout_s)
 
+    def at_once(self, address: Address, method: str, path: str, headers: Headers) -> Response | None:
+        """The answer to a request without a body from who is in this process and can give it without waiting; None, with
+        nothing done: ask in full. Raises BackendError.
+        """
+        app = self._local.get(address)
+        return None if app is None else localcall.at_once(app, address, method, path, headers)
+
     def upload(
         self, address: Address, path: str, headers: Headers, query: str = "", method: str = "PUT",
         length: int | None = None, timeout_s: float | None = 10.0, digest: Callable[[], str] | None = None,

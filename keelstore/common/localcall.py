@@ -90,6 +90,18 @@ class BytesBody(FileLike):
         raise ClientDisconnect("the request has no further body")
 
 
+def at_once(app: WSGIApp, address: Address, method: str, path: str, headers: Headers) -> Response | None:
+    """The answer of an app that can give it without waiting; None: nothing has been done, it is to be asked in full."""
+    asked = getattr(app, "at_once", None)
+    if asked is None:
+        return None
+    try:
+        answer: Response | None = asked(method, path, headers)
+    except Exception as error:
+        raise BackendError(f"{method} {path[:200]}: {type(error).__name__}: {error}", node=address) from error
+    return answer
+
+
 def call(
     app: WSGIApp, address: Address, method: str, path: str, headers: Headers, query: str, body: bytes,
     timeout_s: float | None, digest: Callable[[], str] | None,
@@ -97,12 +109,8 @@ def call(
     """See ``Backend.call``. An app may have ``at_once(method, path, headers)``: the answer to a request without a body where
     giving it waits for nothing, else None, with nothing done. That needs no green thread, and no environ.
     """
-    at_once = getattr(app, "at_once", None)
-    if at_once is not None and not body and not query:
-        try:
-            answer: Response | None = at_once(method, path, headers)
-        except Exception as error:
-            raise BackendError(f"{method} {path[:200]}: {type(error).__name__}: {error}", node=address) from error
+    if not body and not query:
+        answer = at_once(app, address, method, path, headers)
         if answer is not None:
             return answer
     environ = make_environ(address, method, path, headers, query, BytesBody(body), digest)

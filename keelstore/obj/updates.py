@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -29,6 +30,7 @@ from keelstore.obj.place import Place
 
 MD5_OF_EMPTY = "d41d8cd98f00b204e9800998ecf8427e"
 MAX_HOSTS = 32  # of one update
+Target = tuple[str, str, str]  # host, device, partition of a replica
 
 
 class HeaderKeyDict(dict[str, str]):
@@ -116,16 +118,37 @@ class ContainerUpdater:
                                 partition, request)
         if targets is None:
             return
+        shard = self._shard(request)
+        dict.__setitem__(headers, "X-Backend-Storage-Policy-Index", str(place.policy_index))
+        targets = self._not_told_at_once(op, targets, shard or f"{names[0]}/{names[1]}", names[2], headers)
+        if not targets:
+            return
         headers["X-Trans-Id"] = request.trans_id or "-"
         headers["Referer"] = f"{request.method} {request.url()}"
-        headers["X-Backend-Storage-Policy-Index"] = str(place.policy_index)
         headers["User-Agent"] = self._user_agent
-        row = Row(op, *names, headers, self._shard(request), environ.get("HTTP_X_CONTAINER_ROOT_DB_STATE"))
-        self._send(row, targets, place)
+        self._send(Row(op, *names, headers, shard, environ.get("HTTP_X_CONTAINER_ROOT_DB_STATE")), targets, place)
+
+    def _not_told_at_once(self, op: str, targets: list[Target], container: str, obj: str, headers: Headers) -> list[Target]:
+        """Those that did not take the row at once: not of this process, or not the usual row of a usual container."""
+        wanted, left = None, []
+        for target in targets:
+            host, device, partition = target
+            address = parse_address(host)
+            if address is not None and device and partition and self._backend.is_local(address):
+                if wanted is None:
+                    wanted = headers.copy()
+                    dict.__setitem__(wanted, "X-Backend-Accept-Redirect", "true")
+                try:
+                    if self._backend.at_once(address, op, f"/{device}/{partition}/{container}/{obj}", wanted) is not None:
+                        continue
+                except BackendError:
+                    pass  # in full it is said and logged
+            left.append(target)
+        return left
 
     def _targets(
         self, hosts: str | None, devices: str | None, partition: str, request: Request
-    ) -> list[tuple[str, str, str]] | None:
+    ) -> list[Target] | None:
         """(host, device, partition) of each replica; host and device may be ''. None when the headers make no sense."""
         host_list = [host.strip() for host in (hosts or "").split(",")]
         device_list = [device.strip() for device in (devices or "").split(",")]
@@ -174,7 +197,7 @@ class ContainerUpdater:
             "X-Trans-Id": request.trans_id or "-",
             "Referer": f"{request.method} {request.url()}",
         })  # fmt: skip
-        targets: Sequence[tuple[str, str, str]] = ()
+        targets: Sequence[Target] = ()
         container = self.queue_container(delete_at, names)
         if op == "PUT":
             hosts = environ.get("HTTP_X_DELETE_AT_HOST")
@@ -210,7 +233,7 @@ class ContainerUpdater:
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
-    def _send(self, row: Row, targets: Iterable[tuple[str, str, str]], place: Place) -> None:
+    def _send(self, row: Row, targets: Iterable[Target], place: Place) -> None:
         """Send to all at once and wait a moment; what is not confirmed by then is kept as an async pending."""
         addressed = []
         is_kept = False
@@ -301,6 +324,7 @@ class _Outcome:
             self._done.wait(seconds)
 
 
+@lru_cache(maxsize=1024)
 def parse_address(text: str) -> tuple[str, int] | None:
     """``ip:port``, IPv6 in brackets or not, to (ip, port)."""
     ip, _, port = text.rpartition(":")

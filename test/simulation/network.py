@@ -134,6 +134,16 @@ class SimBackend:
             response.app_iter = _Broken(response.app_iter, weather.chance)
         return response
 
+    def at_once(self, address: Address, method: str, path: str, headers: Headers) -> Response | None:
+        lives.check()
+        if not self.is_local(address):
+            return None
+        try:
+            return localcall.at_once(self._network.served[address], address, method, path, headers)
+        except lives.Crash:
+            lives.check()
+            raise BackendError(f"{method} {path}: connection reset", node=address) from None
+
     def _again(self, served: Served, address: Address, method: str, path: str, headers: Headers, query: str,
                body: bytes) -> None:
         """The same message comes once more, some time later; nobody hears the answer."""

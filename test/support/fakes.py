@@ -99,6 +99,9 @@ class FakeBackend:
     def is_local(self, address: Any) -> bool:
         return False
 
+    def at_once(self, address: Any, method: str, path: str, headers: Headers) -> Response | None:
+        return None
+
 
 class FakeUpload:
     """Scripted under ``("object", "EXPECT")`` for the first answer (None: go on; the default) and the method's name after."""

@@ -10,6 +10,7 @@ import pytest
 
 from keelstore.common import concurrency
 from keelstore.common.headers import Headers
+from keelstore.common.http import Response
 from keelstore.common.names import HashPath
 from keelstore.obj import updates
 from keelstore.obj.updates import decode_pending, encode_pending, parse_address, redirect_of
@@ -116,6 +117,42 @@ def test_put_tells_the_container(box, peer):
     }.items()  # fmt: skip
     assert sent["Referer"].startswith("PUT http://127.0.0.1:6200/sda1/7/a/c/o")
     assert pendings(box) == {}
+
+
+class Prompt(Peer):
+    """A container server of this process that takes rows at once, or so many of them."""
+
+    def __init__(self, takes: int):
+        super().__init__()
+        self.takes, self.taken = takes, []
+
+    def at_once(self, method: str, path: str, headers: Headers) -> Response | None:
+        if len(self.taken) >= self.takes:
+            return None
+        self.taken.append((method, path, dict(headers)))
+        return Response(201, body=b"")
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE"])
+def test_a_container_server_in_this_process_takes_the_row_at_once(tmp_path, method):
+    peer = Prompt(takes=1)
+    box = ServerBox(str(tmp_path), {CONTAINER: peer})
+    box.call(method, headers=UPDATE, body=b"hello" if method == "PUT" else b"", at=0)
+    wanted = {"X-Size": "5", "X-Content-Type": "text/plain", "X-Etag": "5d41402abc4b2a76b9719d911017c592"} if method == "PUT" else {}
+    assert peer.taken == [(method, "/sdb/9/a/c/o", {
+        **wanted, "X-Timestamp": stamp(0).internal, "X-Backend-Storage-Policy-Index": "0", "X-Backend-Accept-Redirect": "true"})]
+    assert not peer.calls and not pendings(box)
+
+
+def test_who_does_not_take_the_row_at_once_is_asked_in_full(tmp_path):
+    peer, other = Prompt(takes=0), Prompt(takes=1)
+    box = ServerBox(str(tmp_path), {CONTAINER: peer, OTHER: other})
+    hosts = {**UPDATE, "X-Container-Host": "127.0.0.1:6201,127.0.0.2:6201", "X-Container-Device": "sdb,sdc"}
+    assert box.call("PUT", headers={**hosts, "X-Trans-Id": "tx1"}, body=b"hello", at=0).status == 201
+    ((method, path, sent),) = peer.calls
+    assert (method, path, sent["X-Trans-Id"], sent["X-Size"]) == ("PUT", "/sdb/9/a/c/o", "tx1", "5")
+    assert [path for _, path, _ in other.taken] == ["/sdc/9/a/c/o"] and not peer.taken and not other.calls
+    assert not pendings(box)
 
 
 def test_overrides_of_what_the_container_is_told(box, peer):
