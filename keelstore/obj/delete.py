@@ -66,7 +66,7 @@ def delete(server: ObjectServer, request: Request) -> Response:
     ):
         server.updater.update_queue("DELETE", delete_at, request, place, path_names)
     if existing < timestamp:
-        server.store.delete(place, timestamp, next_part_power=part_power)
+        server.store.delete(place, timestamp, next_part_power=part_power, is_there=is_found)
         headers = Headers({"X-Timestamp": timestamp.internal})
         server.updater.update_listing("DELETE", request, place, path_names, headers)
     _log_if_slow(server, request, started)

@@ -324,14 +324,15 @@ class ObjectStore:
                                   next_part_power=next_part_power)
         on_disk(place.device, writer.write_meta, publication, self.reserve, metadata)
 
-    def delete(self, place: Place, timestamp: Timestamp, *, next_part_power: int | None = None) -> None:
-        """Store a tombstone, durably; works within the reserve. Raises DeviceFull, XattrNotSupported, LockTimeout,
-        OSError.
+    def delete(self, place: Place, timestamp: Timestamp, *, next_part_power: int | None = None,
+               is_there: bool = False) -> None:
+        """Store a tombstone, durably; works within the reserve. ``is_there``: files of the object were seen just now. Raises
+        DeviceFull, XattrNotSupported, LockTimeout, OSError.
         """
         publication = Publication(place, self.rules(place.fragments), self.clock(), TOMBSTONE,
                                   layout.tombstone_name(timestamp), next_part_power=next_part_power)
         metadata = {"X-Timestamp": timestamp.internal, "name": place.name}
-        on_disk(place.device, writer.write_tombstone, publication, metadata)
+        on_disk(place.device, writer.write_tombstone, publication, metadata, is_there)
 
     # -- suffix hashes -------------------------------------------------------------------------------------------------
 

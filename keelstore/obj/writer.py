@@ -224,11 +224,19 @@ def write_meta(publication: Publication, reserve: Reserve, metadata: Mapping[str
         new.discard()
 
 
-def write_tombstone(publication: Publication, metadata: Mapping[str, str]) -> None:
-    """A tombstone: room is not asked for, so that a full device can be emptied."""
+def write_tombstone(publication: Publication, metadata: Mapping[str, str], is_there: bool) -> None:
+    """A tombstone: room is not asked for, so that a full device can be emptied. ``is_there``: the hash directory
+    was, just now.
+    """
     assert publication.kind == TOMBSTONE
-    made = fs.make_directories(publication.place.directory, publication.place.device_path)
-    new = fs.create_file(publication.place.directory, publication.place.tmp_path, publication.place.device_path)
+    place, new = publication.place, None
+    made: tuple[str, ...] = ()
+    if is_there:
+        with contextlib.suppress(FileNotFoundError):
+            new = fs.create_file(place.directory, place.tmp_path, place.device_path)
+    if new is None:
+        made = fs.make_directories(place.directory, place.device_path)
+        new = fs.create_file(place.directory, place.tmp_path, place.device_path)
     try:
         publication.publish(new, made, metadata)
     finally:

@@ -295,6 +295,12 @@ def test_deleted_object_says_when(box):
     assert caught.value.timestamp == stamp(1) and box.files(place) == ["1.ts"]
 
 
+def test_a_tombstone_goes_into_a_directory_that_vanished_since_it_was_seen(box):
+    place = box.place("o")
+    box.store.delete(place, stamp(1), is_there=True)
+    assert box.files(place) == ["1.ts"]
+
+
 def test_reclaimed_tombstone_leaves_nothing(box):
     place = box.put()
     box.clock.now = NOW + 700000
