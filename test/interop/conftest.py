@@ -13,6 +13,7 @@ import pytest
 
 from test.support.environments import environment
 from test.support.keystone import Keystone, KeystoneStore, running_keystone, store_of
+from test.support.preloaded import Preloaded
 
 SWIFT = "2.38.3"
 
@@ -24,6 +25,14 @@ def swift_python() -> str:
     if given:
         return given
     return str(environment(f"swift-{SWIFT}", f"swift=={SWIFT}", "setuptools<81") / "bin" / "python")
+
+
+@pytest.fixture(scope="session")
+def preloaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Preloaded]:
+    """What our servers beside Swift's are forked from."""
+    found = Preloaded(tmp_path_factory.mktemp("preloaded"))
+    yield found
+    found.stop()
 
 
 @pytest.fixture(scope="session")

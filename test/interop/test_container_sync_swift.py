@@ -12,6 +12,7 @@ import pytest
 
 from test.support.client import Account, unique
 from test.support.peers import OURS, PROXY_CONF, STORAGE_CONF, SWIFT, Peers
+from test.support.preloaded import Preloaded
 from test.support.processes import ROOT
 
 RUNNER = '''
@@ -51,8 +52,8 @@ use = egg:swift#symlink
 
 
 @pytest.fixture(scope="module")
-def peers(tmp_path_factory: pytest.TempPathFactory, swift_python: str) -> Iterator[Peers]:
-    peers = Peers(tmp_path_factory.mktemp("sync"), swift_python, sites=1, devices_per_site=3, proxy_conf=PROXIES)
+def peers(tmp_path_factory: pytest.TempPathFactory, swift_python: str, preloaded: Preloaded) -> Iterator[Peers]:
+    peers = Peers(tmp_path_factory.mktemp("sync"), swift_python, preloaded=preloaded, sites=1, devices_per_site=3, proxy_conf=PROXIES)
     (peers.home / "run-sync.py").write_text(RUNNER)
     clusters = "".join(f"cluster_{make} = http://127.0.0.1:{peers.proxies[make]}/v1/\n" for make in (OURS, SWIFT))
     (peers.swift_dir / "container-sync-realms.conf").write_text(f"[us]\nkey = the realm's secret\n{clusters}")

@@ -14,6 +14,7 @@ import pytest
 from test.support.client import Account, unique
 from test.support.daemon_runs import configuration, run_once
 from test.support.peers import OURS, SWIFT, Peers
+from test.support.preloaded import Preloaded
 from test.support.waiting import until
 
 RUNNER = '''
@@ -49,8 +50,8 @@ use = egg:swift#catch_errors
 
 
 @pytest.fixture(scope="module")
-def peers(tmp_path_factory: pytest.TempPathFactory, swift_python: str) -> Iterator[Peers]:
-    peers = Peers(tmp_path_factory.mktemp("daemons"), swift_python, sites=4, devices_per_site=1)
+def peers(tmp_path_factory: pytest.TempPathFactory, swift_python: str, preloaded: Preloaded) -> Iterator[Peers]:
+    peers = Peers(tmp_path_factory.mktemp("daemons"), swift_python, preloaded=preloaded, sites=4, devices_per_site=1)
     (peers.home / "run-daemon.py").write_text(RUNNER)
     try:
         peers.start_proxies(OURS)

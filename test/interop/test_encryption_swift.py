@@ -13,6 +13,7 @@ import pytest
 
 from test.support.client import Account, unique
 from test.support.peers import OURS, PROXY_CONF, SWIFT, Peers
+from test.support.preloaded import Preloaded
 
 OLD, NEW = (b64encode(bytes(range(start, start + 32))).decode() for start in (0, 100))
 LARGE_OBJECTS = "slo dlo versioned_writes symlink"
@@ -48,8 +49,8 @@ def proxy_conf(active: str, version: str) -> str:
 
 
 @pytest.fixture(scope="module", params=[("", "2"), ("new", "3"), ("", "1")], ids=["version 2", "version 3, new secret", "version 1"])
-def peers(tmp_path_factory: pytest.TempPathFactory, swift_python: str, request: pytest.FixtureRequest) -> Iterator[Peers]:
-    peers = Peers(tmp_path_factory.mktemp("encrypted"), swift_python, proxy_conf=proxy_conf(*request.param))
+def peers(tmp_path_factory: pytest.TempPathFactory, swift_python: str, preloaded: Preloaded, request: pytest.FixtureRequest) -> Iterator[Peers]:
+    peers = Peers(tmp_path_factory.mktemp("encrypted"), swift_python, preloaded=preloaded, proxy_conf=proxy_conf(*request.param))
     try:
         peers.start_proxies(OURS, SWIFT)
         # our object servers for one site and Swift's for the other

@@ -12,6 +12,7 @@ import pytest
 
 from test.support.client import Account, unique
 from test.support.peers import OURS, SWIFT, Peers
+from test.support.preloaded import Preloaded
 
 SITES = [(OURS, OURS), (SWIFT, SWIFT), (OURS, SWIFT)]
 SEGMENT = 1 << 20
@@ -19,8 +20,8 @@ SIZES = [0, 1, 4096, 70000, SEGMENT, SEGMENT + 1, 3 * SEGMENT + 12345]
 
 
 @pytest.fixture(scope="module")
-def peers(tmp_path_factory: pytest.TempPathFactory, swift_python: str) -> Iterator[Peers]:
-    peers = Peers(tmp_path_factory.mktemp("fragments"), swift_python, devices_per_site=4, has_fragments=True)
+def peers(tmp_path_factory: pytest.TempPathFactory, swift_python: str, preloaded: Preloaded) -> Iterator[Peers]:
+    peers = Peers(tmp_path_factory.mktemp("fragments"), swift_python, preloaded=preloaded, devices_per_site=4, has_fragments=True)
     try:
         peers.start_proxies(OURS, SWIFT)
         yield peers

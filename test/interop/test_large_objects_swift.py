@@ -12,6 +12,7 @@ import pytest
 
 from test.support.client import Account, unique
 from test.support.peers import OURS, PROXY_CONF, SWIFT, Peers
+from test.support.preloaded import Preloaded
 
 FILTERS = """
 [filter:slo]
@@ -37,9 +38,9 @@ def md5(data: bytes) -> str:
 
 
 @pytest.fixture(scope="module")
-def peers(tmp_path_factory: pytest.TempPathFactory, swift_python: str) -> Iterator[Peers]:
+def peers(tmp_path_factory: pytest.TempPathFactory, swift_python: str, preloaded: Preloaded) -> Iterator[Peers]:
     conf = PROXY_CONF.replace("copy proxy-logging proxy-server", "copy slo dlo symlink proxy-logging proxy-server") + FILTERS
-    peers = Peers(tmp_path_factory.mktemp("large"), swift_python, proxy_conf=conf)
+    peers = Peers(tmp_path_factory.mktemp("large"), swift_python, preloaded=preloaded, proxy_conf=conf)
     try:
         peers.start_proxies(OURS, SWIFT)
         with peers.storage(OURS, SWIFT):

@@ -15,6 +15,7 @@ import pytest
 
 from test.support.client import Account, Answer, unique
 from test.support.peers import OURS, SWIFT, Peers
+from test.support.preloaded import Preloaded
 
 SITES = [(OURS, OURS), (SWIFT, SWIFT), (OURS, SWIFT)]
 HOP = ("date", "connection")  # headers of the exchange, not of what was asked for
@@ -22,8 +23,8 @@ NAMES = ["plain", "né日本 \U0001f600", "per%20cent?", "a//b/../c", "new\nline
 
 
 @pytest.fixture(scope="module")
-def peers(tmp_path_factory: pytest.TempPathFactory, swift_python: str) -> Iterator[Peers]:
-    peers = Peers(tmp_path_factory.mktemp("live"), swift_python)
+def peers(tmp_path_factory: pytest.TempPathFactory, swift_python: str, preloaded: Preloaded) -> Iterator[Peers]:
+    peers = Peers(tmp_path_factory.mktemp("live"), swift_python, preloaded=preloaded)
     try:
         peers.start_proxies(OURS, SWIFT)
         yield peers
@@ -166,8 +167,8 @@ class Disk:
 
 
 @pytest.fixture(scope="module")
-def disk(tmp_path_factory: pytest.TempPathFactory, swift_python: str) -> Iterator[Disk]:
-    peers = Peers(tmp_path_factory.mktemp("disk"), swift_python)
+def disk(tmp_path_factory: pytest.TempPathFactory, swift_python: str, preloaded: Preloaded) -> Iterator[Disk]:
+    peers = Peers(tmp_path_factory.mktemp("disk"), swift_python, preloaded=preloaded)
     try:
         peers.start(0, make=OURS)
         peers.start(1, make=SWIFT)

@@ -16,6 +16,7 @@ from keelstore.common.timestamp import Timestamp
 from keelstore.container import reconcile
 from test.support.client import Account, unique
 from test.support.peers import OURS, SWIFT, Peers
+from test.support.preloaded import Preloaded
 from test.support.processes import ROOT
 
 RUNNER = '''
@@ -68,8 +69,8 @@ memcache_servers = 127.0.0.1:{memcached}
 
 
 @pytest.fixture(scope="module")
-def peers(tmp_path_factory: pytest.TempPathFactory, swift_python: str) -> Iterator[Peers]:
-    peers = Peers(tmp_path_factory.mktemp("reconcile"), swift_python, sites=3, devices_per_site=1)
+def peers(tmp_path_factory: pytest.TempPathFactory, swift_python: str, preloaded: Preloaded) -> Iterator[Peers]:
+    peers = Peers(tmp_path_factory.mktemp("reconcile"), swift_python, preloaded=preloaded, sites=3, devices_per_site=1)
     (peers.home / "run-reconciler.py").write_text(RUNNER)
     try:
         peers.start_proxies(OURS)

@@ -17,6 +17,7 @@ from test.support.client import unique
 from test.support.daemon_runs import configuration, run_once
 from test.support.fragments import metadata
 from test.support.peers import OURS, SWIFT, Peers
+from test.support.preloaded import Preloaded
 
 SEGMENT = 1 << 20
 SIZES = [0, 1, 4096, SEGMENT, 2 * SEGMENT + 12345]
@@ -25,8 +26,8 @@ Stored = dict[str, dict[str, tuple[str, tuple[tuple[str, str], ...]]]]
 
 
 @pytest.fixture(scope="module")
-def peers(tmp_path_factory: pytest.TempPathFactory, swift_python: str) -> Iterator[Peers]:
-    peers = Peers(tmp_path_factory.mktemp("rebuild"), swift_python, devices_per_site=4, has_fragments=True)
+def peers(tmp_path_factory: pytest.TempPathFactory, swift_python: str, preloaded: Preloaded) -> Iterator[Peers]:
+    peers = Peers(tmp_path_factory.mktemp("rebuild"), swift_python, preloaded=preloaded, devices_per_site=4, has_fragments=True)
     (peers.home / "run-daemon.py").write_text(RUNNER)
     try:
         peers.start_proxies(OURS)

@@ -9,6 +9,7 @@ import pytest
 
 from test.support.client import unique
 from test.support.peers import OURS, SWIFT, Peers
+from test.support.preloaded import Preloaded
 from test.support.s3 import client, refused
 from test.support.stage import CONF
 
@@ -18,8 +19,8 @@ ALL_USERS = "http://acs.amazonaws.com/groups/global/AllUsers"
 
 
 @pytest.fixture(scope="module")
-def peers(tmp_path_factory: pytest.TempPathFactory, swift_python: str) -> Iterator[Peers]:
-    peers = Peers(tmp_path_factory.mktemp("s3"), swift_python, proxy_conf=S3_CONF)
+def peers(tmp_path_factory: pytest.TempPathFactory, swift_python: str, preloaded: Preloaded) -> Iterator[Peers]:
+    peers = Peers(tmp_path_factory.mktemp("s3"), swift_python, preloaded=preloaded, proxy_conf=S3_CONF)
     try:
         peers.start_proxies(OURS, SWIFT)
         with peers.storage(OURS, SWIFT):

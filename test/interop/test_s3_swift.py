@@ -14,6 +14,7 @@ from botocore.config import Config
 
 from test.support.client import unique
 from test.support.peers import OURS, PROXY_CONF, SWIFT, Peers
+from test.support.preloaded import Preloaded
 from test.support.s3 import OTHER, client, refused
 
 FILTERS = """
@@ -37,10 +38,10 @@ PLAIN = Config(request_checksum_calculation="when_required", response_checksum_v
 
 
 @pytest.fixture(scope="module")
-def peers(tmp_path_factory: pytest.TempPathFactory, swift_python: str) -> Iterator[Peers]:
+def peers(tmp_path_factory: pytest.TempPathFactory, swift_python: str, preloaded: Preloaded) -> Iterator[Peers]:
     conf = PROXY_CONF.replace(" tempauth ", " s3api bulk tempauth ").replace(
         "copy proxy-logging proxy-server", "copy slo versioned_writes symlink proxy-logging proxy-server")
-    peers = Peers(tmp_path_factory.mktemp("s3"), swift_python, proxy_conf=conf + FILTERS)
+    peers = Peers(tmp_path_factory.mktemp("s3"), swift_python, preloaded=preloaded, proxy_conf=conf + FILTERS)
     try:
         peers.start_proxies(OURS, SWIFT)
         with peers.storage(OURS, SWIFT):

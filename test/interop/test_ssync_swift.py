@@ -29,6 +29,7 @@ from keelstore.obj.store import ObjectStore
 from test.support.daemon_runs import run_once
 from test.support.objects import metadata_of
 from test.support.peers import OURS, SWIFT, Peers
+from test.support.preloaded import Preloaded
 
 GOLD = ReplicationPolicy(0, "gold", is_default=True)
 NAMES = ["plain", "n\u00e9\u65e5\u672c \U0001f600", "per%20cent?", "new\nline", "b//c", "x" * 200]
@@ -106,8 +107,8 @@ class Device:
 
 
 @pytest.fixture(scope="module")
-def peers(tmp_path_factory: pytest.TempPathFactory, swift_python: str) -> Iterator[Peers]:
-    peers = Peers(tmp_path_factory.mktemp("ssync"), swift_python)
+def peers(tmp_path_factory: pytest.TempPathFactory, swift_python: str, preloaded: Preloaded) -> Iterator[Peers]:
+    peers = Peers(tmp_path_factory.mktemp("ssync"), swift_python, preloaded=preloaded)
     (peers.home / "run-daemon.py").write_text(DAEMON_RUNNER)
     try:
         yield peers

@@ -10,6 +10,7 @@ import pytest
 
 from test.support.client import Account, unique
 from test.support.peers import OURS, PROXY_CONF, SWIFT, Peers
+from test.support.preloaded import Preloaded
 
 ID = "X-Object-Version-Id"
 FILTERS = """
@@ -27,10 +28,10 @@ use = egg:swift#symlink
 
 
 @pytest.fixture(scope="module")
-def peers(tmp_path_factory: pytest.TempPathFactory, swift_python: str) -> Iterator[Peers]:
+def peers(tmp_path_factory: pytest.TempPathFactory, swift_python: str, preloaded: Preloaded) -> Iterator[Peers]:
     conf = PROXY_CONF.replace("copy proxy-logging proxy-server",
                               "copy slo dlo versioned_writes symlink proxy-logging proxy-server") + FILTERS
-    peers = Peers(tmp_path_factory.mktemp("versions"), swift_python, proxy_conf=conf)
+    peers = Peers(tmp_path_factory.mktemp("versions"), swift_python, preloaded=preloaded, proxy_conf=conf)
     try:
         peers.start_proxies(OURS, SWIFT)
         with peers.storage(OURS, SWIFT):
