@@ -187,7 +187,7 @@ class Put:
         """The body as it comes, exactly ``size`` bytes or up to its end. Raises ClientDisconnect, EntityTooLarge."""
         source = self.environ["wsgi.input"]
         read = getattr(source, "read1", None) or source.read
-        step = self.server.options.network_chunk_size
+        step = getattr(source, "step", 0) or self.server.options.network_chunk_size
         left = size
         limit = self.server.cluster.limits.max_file_size
         total = 0

@@ -11,7 +11,9 @@ right; where it is not, the peer is told to forget what it got.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import md5
 from typing import Final
@@ -19,7 +21,7 @@ from typing import Final
 from keelstore.common import concurrency, fs
 from keelstore.common.codec import Codec, FragmentError, FragmentFacts, codec_for
 from keelstore.common.digests import Feed, digests, take_together
-from keelstore.common.disk_calls import on_disk_thread
+from keelstore.common.disk_calls import Begun, begin_on_disk_thread
 from keelstore.common.errors import BackendError
 from keelstore.common.headers import CHECK_FIRST, READER_CHECKS, Headers
 from keelstore.common.http import Response
@@ -48,6 +50,7 @@ from keelstore.obj.ssync.sender import MADE_AHEAD
 HASHED_APART: Final = 65536  # bytes of a segment from which on its hashing is worth a native thread
 MADE_WHOLE: Final = MADE_AHEAD  # bytes of a new archive up to which it is made before it is sent,
 MAX_HELD: Final = 64 << 20  # as long as all that wait to be sent have no more than this
+READ_AHEAD: Final = 1 << 20  # bytes of each archive on a device here that are read in one go
 MAX_KNOWN_BAD: Final = 10_000
 UNBUILDABLE_AFTER_S: Final = 60.0  # an object this young may still be on its way to its devices
 BAD_FOR_S: Final = 10.0  # how long an object is left alone that turned out wrong in mid-stream
@@ -60,7 +63,7 @@ class Unbuildable(Exception):
 class Source:
     """The answer of one node, read piece by piece."""
 
-    __slots__ = ("_at", "_fd", "_held", "_left", "_pieces", "_response", "node")
+    __slots__ = ("_ahead", "_at", "_fd", "_held", "_left", "_pieces", "_reading", "_response", "node")
 
     def __init__(self, node: Node, response: Response):
         self.node, self._response = node, response
@@ -70,11 +73,22 @@ class Source:
         found = file_region(response.app_iter)
         place: tuple[int, int, int] = found or (-1, 0, 0)
         self._fd, self._at, self._left = place  # of a server in this process: its file is read here
+        self._reading: Begun | None = None
+        self._ahead: deque[bytes] = deque()
 
     @property
     def etag(self) -> str:
         """Of the whole archive."""
         return (self._response.headers.get("Etag") or "").strip('"')
+
+    def wants_orders(self) -> bool:
+        """Whether :meth:`order` is to be called now, as nothing is at hand or on its way."""
+        return self._fd >= 0 and not self._ahead and self._reading is None
+
+    def order(self, sizes: Sequence[int]) -> None:
+        """Have the pieces read that are taken next, on a thread of their device."""
+        if sizes and sum(sizes) <= self._left:
+            self._reading = begin_on_disk_thread(self.node.device, _read_pieces, self._fd, self._at, sizes)
 
     def take(self, size: int) -> bytes:
         """The next ``size`` bytes. Raises BackendError."""
@@ -92,26 +106,36 @@ class Source:
         return data[:size] if have > size else data
 
     def _read_file(self, size: int) -> bytes:
-        """As ``take``: the whole of it at once."""
-        data = b""
-        try:
-            while len(data) < size <= self._left:
-                more = fs.read_cached(self._fd, size - len(data), self._at + len(data))
-                if more is None:
-                    more = on_disk_thread(self.node.device, fs.read_at, self._fd, size - len(data), self._at + len(data))
-                if not more:
-                    break
-                data = data + more if data else more
-        except OSError as error:
-            raise BackendError(f"the fragment archive cannot be read: {error}", node=self.node.replication_address) from error
-        if len(data) < size:
+        """As ``take``: what was ordered."""
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            try:
+                self._ahead.extend(reading.wait())
+            except OSError as error:
+                raise BackendError(f"the fragment archive cannot be read: {error}",
+                                   node=self.node.replication_address) from error
+        data = self._ahead.popleft() if self._ahead else b""
+        if len(data) != size:
             raise BackendError("the fragment archive ends early", node=self.node.replication_address)
         self._at += size
         self._left -= size
         return data
 
     def close(self) -> None:
+        reading, self._reading = self._reading, None
+        if reading is not None:  # its file must stay open
+            with suppress(Exception):
+                reading.wait()
         self._response.close()
+
+
+def _read_pieces(fd: int, at: int, sizes: Sequence[int]) -> list[bytes]:
+    """On a disk thread."""
+    found = []
+    for size in sizes:
+        found.append(fs.read_at(fd, size, at))
+        at += size
+    return found
 
 
 @dataclass(frozen=True)
@@ -311,6 +335,7 @@ class Rebuilt:
         self._left = max(self._length, 0)
         self._made: list[bytes] = []  # what waits to be sent
         self._is_whole, self._held = False, 0
+        self._at_once = 1  # fragments of an archive that are read in one go
         self._hashing: concurrency.Event | None = None
         self.headers: Mapping[str, str] = {EC_INDEX: str(gathering.fragment), "ETag": ""}
 
@@ -320,6 +345,7 @@ class Rebuilt:
             raise Unbuildable(f"{self.size} bytes are no archive of {self._length} bytes in segments of {self._segment_size}")
         rebuilder = self._rebuilder
         is_only = self._length <= self._segment_size
+        self._at_once = max(1, READ_AHEAD // max(1, self._codec.fragment_size(self._segment_size)))
         self._is_whole = is_only or (self.size <= rebuilder._options.made_whole and rebuilder._held + self.size <= MAX_HELD)
         if self._is_whole:
             self._held = self.size
@@ -378,7 +404,10 @@ class Rebuilt:
             return b""
         codec, target = self._codec, self._gathering.fragment
         length = codec.fragment_size(size)
-        pieces = {index: answer.source.take(length) for index, answer in self._gathering.good.items()}
+        sources = {index: answer.source for index, answer in self._gathering.good.items()}
+        self._order(sources.values(), self._left)
+        pieces = {index: source.take(length) for index, source in sources.items()}
+        self._order(sources.values(), self._left - size)
         known = {index: (piece, facts) for index, piece in pieces.items()
                  if (facts := _facts(codec, piece, index)) is not None}
         if len(known) < len(pieces):
@@ -406,6 +435,19 @@ class Rebuilt:
                       if md5(piece, usedforsecurity=False).hexdigest() != self._gathering.good[index].source.etag]
             raise _Damaged("its MD5 is not what it was written with", rotten)
         return made
+
+    def _order(self, sources: Iterable[Source], left: int) -> None:
+        """Have each read the fragments of the next segments, if it has none, beside what is done with those at hand."""
+        sizes: list[int] = []
+        for source in sources:
+            if source.wants_orders():
+                while not sizes or (left and len(sizes) < self._at_once):
+                    size = min(self._segment_size, left)
+                    if not size:
+                        return
+                    sizes.append(self._codec.fragment_size(size))
+                    left -= size
+                source.order(sizes)
 
     def _wait_for_hash(self) -> None:
         event, self._hashing = self._hashing, None

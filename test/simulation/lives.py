@@ -98,6 +98,27 @@ class _Inline:
         check()
         return function(*args)
 
+    @staticmethod
+    def begin(_device: str, function: Callable[..., Any], *args: Any) -> _Ended:
+        check()
+        try:
+            return _Ended(function(*args))
+        except Exception as error:
+            return _Ended(None, error)
+
+
+class _Ended:
+    """In place of what runs on a native thread."""
+
+    def __init__(self, result: Any, error: Exception | None = None):
+        self._result, self._error = result, error
+
+    def wait(self) -> Any:
+        check()
+        if self._error is not None:
+            raise self._error
+        return self._result
+
 
 def begin() -> None:
     """In each process that runs a seed: a fork makes disk threads anew."""

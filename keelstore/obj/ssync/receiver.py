@@ -113,6 +113,7 @@ class PieceOf(FileLike):
     """
 
     __slots__ = ("_error", "_source", "left", "released")
+    step = 524288  # bytes that are best taken at once: of a sender in this process that is what it made, uncut
 
     def __init__(self, source: Any, size: int):
         self._held = b""
