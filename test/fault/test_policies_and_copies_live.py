@@ -29,11 +29,11 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Store, St
     made = [Store.new(tmp_path_factory.mktemp(name) / "data", workers=1) for name in ("first", "second")]
     try:
         for store, options in zip(made, (["--encrypt"], []), strict=True):  # encrypted in one, in the clear in the other
-            store.up(*options)
+            store.prepare()
             (store.etc() / "container-sync-realms.conf").write_text(REALMS.format(first=made[0].port, second=made[1].port))
             store.edit("container-server.conf", ("[container-replicator]\ninterval = 30", "[container-replicator]\ninterval = 2"),
                        ("[container-sync]\ninterval = 30", "[container-reconciler]\ninterval = 2\n\n[container-sync]\ninterval = 5"))
-            store.reload()
+            store.up(*options)
         yield made[0], made[1]
     finally:
         for store in made:
