@@ -15,8 +15,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from keelstore.common.concurrency import current_green, get_hub, native_module, resume, sleep
-from keelstore.common.pace import STUCK_S, Pace
+from keelstore.common.concurrency import current_green, get_hub, native_module, resume, sleep, time_limit
+from keelstore.common.errors import DeviceBusy
+from keelstore.common.pace import LOOK_S, Pace
 from keelstore.common.syncs import Syncs
 
 T = TypeVar("T")
@@ -160,6 +161,11 @@ def _forget_disks() -> None:
 os.register_at_fork(after_in_child=_forget_disks)
 
 
+def pace() -> Pace:
+    """What is known of how fast devices are, in this process."""
+    return _pace
+
+
 def on_disk_thread(device: str, function: Callable[..., T], *args: Any) -> T:
     """Run a blocking disk call on a native thread of ``device``; see :class:`DiskThreads`."""
     return _disk_threads.run(device, function, *args)
@@ -196,21 +202,58 @@ def off_slow_disk(device: str, function: Callable[..., T], *args: Any) -> T:
     return function(*args)
 
 
+def look(device: str, function: Callable[..., T], *args: Any) -> T:
+    """As :func:`off_slow_disk`, for LOOK_S at most, or not at all where another takes longer. Raises DeviceBusy. What the
+    call gives then is lost: it must not be a descriptor (:func:`open_to_read`).
+    """
+    if _pace.may_be_slow(device) and _pace.keeps_off(device, _pace.clock()) and not getattr(_native, "is_disk_thread", False):
+        return _look(device, function, args)
+    return function(*args)
+
+
+def _look(device: str, function: Callable[..., T], args: tuple[Any, ...]) -> T:
+    volume, now, token = _pace.volume(device), _pace.clock(), object()
+    if volume.is_stuck(now):
+        raise DeviceBusy(device)
+
+    def run() -> T:
+        try:
+            return function(*args)
+        finally:
+            del volume.looks[token]
+
+    volume.looks[token] = now
+    with time_limit(LOOK_S, DeviceBusy(device)):
+        return _disk_threads.run(f"{device}: looks", run)
+
+
+class _Opened:
+    """A file that closes itself when nobody has taken it."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, path: str):
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def take(self) -> int:
+        fd, self._fd = self._fd, -1
+        return fd
+
+    def __del__(self) -> None:
+        if getattr(self, "_fd", -1) >= 0:
+            os.close(self._fd)
+
+
+def open_to_read(device: str, path: str) -> int:
+    """A descriptor. As :func:`look`; raises OSError, too."""
+    if _pace.may_be_slow(device) and _pace.keeps_off(device, _pace.clock()) and not getattr(_native, "is_disk_thread", False):
+        return _look(device, _Opened, (path,)).take()
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
 def is_off_limits(device: str) -> bool:
     """Whether even short disk calls on the device are to stay off this thread: :func:`off_slow_disk`."""
     return _pace.keeps_off(device, _pace.clock())
-
-
-def is_swamped(device: str, most: int) -> bool:
-    """Whether the device is slow, and ``most`` disk calls or more already wait for it here; or twice as many as it has
-    threads, the first of them for so long that one more would be given up before its turn.
-    """
-    volume = _pace.volume(device)
-    waiting = len(volume.running)
-    if waiting < 2 * THREADS_PER_DEVICE:
-        return False
-    now = _pace.clock()
-    return volume.is_slow(now) if waiting >= most else volume.longest_s(now) > STUCK_S
 
 
 def lets_go() -> bool:

@@ -6,8 +6,8 @@ Devices that are known to share a file system (``share``) share its journal, and
 The window is the number of uploads that may be at work on the disk at once. An upload's call ends when its data is safe, and
 what is begun beside it gets into the same journal commit, so a call takes about as long as the disk needs for all that are
 at work (Little's law). A call that took t > SLOW_S shrinks the window by SLOW_S / t, to a quarter at most, once for all that
-ran beside it; each that was quick lets one more in, as long as the window is used. So where a disk serves a few uploads a
-second, as many are at work as it ends in about a second, and all of its rate goes into uploads that end.
+ran beside it; each that was quick, while none was slow, lets one more in, as long as the window is used. So where a disk
+serves a few uploads a second, as many are at work as it ends in about a second, and all it does goes into uploads that end.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ _monotonic = native_module("time").monotonic
 SLOW_S = 1.0  # a disk call that takes longer shows a slow device,
 STUCK_S = 4.0  # of a call: who comes then need not wait, too
 SLOW_FOR_S = 10.0  # which is then kept off the worker's own thread for this long
+LOOK_S = 2.0  # that a short call of a read may take
 LATE_S = 0.1  # of a call: what comes while it runs is kept off that thread, too; it may be held up by the same commit
 QUICK_S = 0.25  # a disk call that takes no longer lets another upload in
 START, LEAST, MOST = 4.0, 3.0, 1024.0  # of the window: at first and after IDLE_S, and its limits
@@ -33,10 +34,11 @@ _SHRINKS = 0.25  # to this part at most, at once
 class Volume:
     """A file system. ``running``: {call: began}, oldest first. ``used``: how many uploads are at work."""
 
-    __slots__ = ("_last", "_shrunk", "running", "slow_until", "used", "window")
+    __slots__ = ("_last", "_shrunk", "looks", "running", "slow_until", "used", "window")
 
     def __init__(self) -> None:
         self.running: dict[object, float] = {}
+        self.looks: dict[object, float] = {}  # as running, of short calls that had to leave the worker's own thread
         self.slow_until = self._shrunk = self._last = 0.0
         self.window = START
         self.used = 0
@@ -50,6 +52,12 @@ class Volume:
     def is_slow(self, now: float) -> bool:
         """Whether a call runs, or ran in the last SLOW_FOR_S, for longer than SLOW_S."""
         return now < self.slow_until or self.longest_s(now) > SLOW_S
+
+    def is_stuck(self, now: float) -> bool:
+        """Whether a short call has not come back for LOOK_S: another would not, either."""
+        for began in self.looks.values():
+            return now - began > LOOK_S
+        return False
 
     def wakes(self, now: float) -> None:
         """An upload begins where none is at work: what was known of a disk long ago is not."""
@@ -65,7 +73,11 @@ class Volume:
                 self._shrunk = now
                 self.window = max(LEAST, self.window * max(_SHRINKS, SLOW_S / took))
         elif is_safe and self.used * 2 >= self.window and self.window < MOST:
-            self.window += 1.0 if took <= QUICK_S else 1.0 / self.window
+            longest = self.longest_s(now)
+            if took <= QUICK_S and longest <= QUICK_S:
+                self.window += 1.0
+            elif longest <= SLOW_S:
+                self.window += 1.0 / self.window
 
 
 class Pace:
@@ -90,7 +102,9 @@ class Pace:
         """The device is on this file system, from now on. Devices of one name share it anyway."""
         found = self._shared.get(file_system)
         if found is None:
-            found = self._shared[file_system] = self.volume(device)
+            known = self._volumes.get(device)
+            is_own = known is not None and known not in self._shared.values()
+            found = self._shared[file_system] = known if known is not None and is_own else Volume()
         self._volumes[device] = found
         return found
 

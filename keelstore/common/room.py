@@ -67,9 +67,9 @@ _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c
 _KEEP_SIZE = 1
 
 
-def check_room(fd: int, size: int) -> None:
-    """Raises DeviceFull where the device of an open file has no room for so many bytes."""
-    room = os.fstatvfs(fd)
+def check_room(target: int | str, size: int) -> None:
+    """Raises DeviceFull where the device of an open file, or of a path, has no room for so many bytes."""
+    room = os.statvfs(target)
     if size > room.f_frsize * room.f_bavail:
         raise DeviceFull(os.strerror(errno.ENOSPC))
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from keelstore.common import disk_turns
 from keelstore.common.errors import BadRequest, ObjectNotFound, PreconditionFailed, RequestError
 from keelstore.common.headers import Headers
 from keelstore.common.http import Request, Response
@@ -66,7 +67,9 @@ def delete(server: ObjectServer, request: Request) -> Response:
     ):
         server.updater.update_queue("DELETE", delete_at, request, place, path_names)
     if existing < timestamp:
-        server.store.delete(place, timestamp, next_part_power=part_power, is_there=is_found)
+        with disk_turns.ask(place.device, place.device_path, server.most_waiting) as turn:
+            turn.begin()
+            server.store.delete(place, timestamp, next_part_power=part_power, is_there=is_found)
         headers = Headers({"X-Timestamp": timestamp.internal})
         server.updater.update_listing("DELETE", request, place, path_names, headers)
     _log_if_slow(server, request, started)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from keelstore.common import disk_turns
 from keelstore.common.errors import ObjectNotFound, RequestError
 from keelstore.common.headers import Headers, is_sysmeta
 from keelstore.common.http import Environ, Request, Response
@@ -51,7 +52,9 @@ def post(server: ObjectServer, request: Request) -> Response:
     metadata = _new_metadata(server, environ, stored, timestamp, type_time if has_newer_type else None)
     metadata["name"] = place.name
     stamp = Timestamp(metadata["X-Timestamp"])
-    server.store.write_meta(place, stamp, metadata, next_part_power=part_power)
+    with disk_turns.ask(place.device, place.device_path, server.most_waiting) as turn:
+        turn.begin()
+        server.store.write_meta(place, stamp, metadata, next_part_power=part_power)
     path_names = (names.account, names.container, names.obj)
     if is_newer and not request.is_true_header("X-Backend-Replication"):
         new = environ.get("HTTP_X_DELETE_AT")

@@ -8,13 +8,11 @@ from contextlib import suppress
 from hashlib import md5
 from typing import TYPE_CHECKING
 
-from keelstore.common import aligned
-from keelstore.common.disk_calls import is_swamped
+from keelstore.common import aligned, disk_turns
 from keelstore.common.errors import (
     BadRequest,
     ClientDisconnect,
     ClientTimeout,
-    DeviceBusy,
     EntityTooLarge,
     LengthRequired,
     ObjectCollision,
@@ -46,7 +44,7 @@ class Put:
     """One PUT request; ``run`` gives its answer."""
 
     __slots__ = ("environ", "fragment", "is_durable", "names", "old_delete_at", "part_power", "place", "policy",
-                 "request", "server", "timestamp")  # fmt: skip
+                 "request", "server", "timestamp", "turn")  # fmt: skip
 
     def __init__(self, server: ObjectServer, request: Request):
         self.server, self.request, self.environ = server, request, request.environ
@@ -59,8 +57,6 @@ class Put:
         size = self._check_headers(names.obj)
         self.part_power = next_part_power(environ)
         self.place = server.place(policy, names)
-        if server.most_waiting and is_swamped(names.device, server.most_waiting):
-            raise DeviceBusy(names.device)
         self.names = (names.account, names.container, names.obj)
         self.policy = policy
         self.fragment, self.is_durable = server.fragment_of(request, policy)
@@ -69,13 +65,14 @@ class Put:
                          or "HTTP_X_BACKEND_OBJ_MULTIPHASE_COMMIT" in environ)
         if not has_documents and self.fragment is None and policy.stores_fragments:
             raise BadRequest("No fragment index")
-        self._check_existing()
-        if has_documents:
-            metadata, footer = self._store_mime(size)
-        elif size is not None and size <= SMALL:
-            metadata, footer = self._store_small(size), None
-        else:
-            metadata, footer = self._store_streamed(size), None
+        with disk_turns.ask(names.device, self.place.device_path, server.most_waiting) as self.turn:
+            self._check_existing()
+            if has_documents:
+                metadata, footer = self._store_mime(size)
+            elif size is not None and size <= SMALL:
+                metadata, footer = self._store_small(size), None
+            else:
+                metadata, footer = self._store_streamed(size), None
         self._tell(metadata, footer)
         return Response(201, {"Etag": metadata["ETag"]})
 
@@ -165,6 +162,7 @@ class Put:
         etag = digest() if digest is not None else md5(body, usedforsecurity=False).hexdigest() if body else EMPTY_MD5
         self._check_etag(etag)
         metadata = self._metadata(size, etag, None)
+        self.turn.begin()
         server.store.write(self.place, self.timestamp, body, metadata, next_part_power=self.part_power,
                            fragment=self.fragment, is_durable=self.is_durable)
         return metadata
@@ -211,7 +209,7 @@ class Put:
         server = self.server
         began = time.monotonic()
         deadline = began + server.options.max_upload_time
-        upload = server.store.upload(self.place, size, digests=digests)
+        upload = server.store.upload(self.place, size, digests=digests, turn=self.turn)
         try:
             for piece in pieces:
                 upload.write(piece)

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 
 from keelstore.common import events, fs
-from keelstore.common.disk_calls import off_slow_disk, on_disk, on_disk_thread
+from keelstore.common.disk_calls import look, on_disk, on_disk_thread, open_to_read
+from keelstore.common.disk_turns import NO_TURN, Turn
 from keelstore.common.errors import (
     ObjectCollision,
     ObjectCorrupt,
@@ -148,7 +149,7 @@ class ObjectStore:
         OSError.
         """
         try:
-            names = off_slow_disk(place.device, os.listdir, place.directory)
+            names = look(place.device, os.listdir, place.directory)
         except FileNotFoundError:
             return FileSet()
         except NotADirectoryError as error:
@@ -162,7 +163,7 @@ class ObjectStore:
 
     def _open_file(self, place: Place, name: str) -> int:
         try:
-            return off_slow_disk(place.device, os.open, f"{place.directory}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+            return open_to_read(place.device, f"{place.directory}/{name}")
         except FileNotFoundError:
             raise ObjectStateChanged(f"{place.directory}/{name} vanished") from None
         except OSError as error:
@@ -295,10 +296,10 @@ class ObjectStore:
         publication = self._data_publication(place, timestamp, next_part_power, fragment, is_durable)
         on_disk(place.device, writer.write_small, publication, self.reserve, body, metadata)
 
-    def upload(self, place: Place, size: int | None, *, digests: bool = True) -> Upload:
+    def upload(self, place: Place, size: int | None, *, digests: bool = True, turn: Turn = NO_TURN) -> Upload:
         """Begin to store an object whose body comes in pieces. Raises DeviceFull, OSError."""
         return Upload(place, self.reserve, size, bytes_per_sync=self._bytes_per_sync, allocates=self._allocates,
-                      digests=digests)
+                      digests=digests, turn=turn)
 
     def commit(self, upload: Upload, place: Place, timestamp: Timestamp, metadata: Mapping[str, str], *,
                next_part_power: int | None = None, fragment: int | None = None, is_durable: bool = True) -> None:

@@ -20,12 +20,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import md5
 from typing import Any
 
 from keelstore.common import fs
 from keelstore.common.disk_calls import on_disk, write_on_disk_thread
+from keelstore.common.disk_turns import NO_TURN, Turn
 from keelstore.common.errors import DeviceFull, ObjectStateChanged, StorageError
 from keelstore.common.room import Reserve, allocate, check_room
 from keelstore.common.timestamp import Timestamp
@@ -246,13 +247,17 @@ def write_tombstone(publication: Publication, metadata: Mapping[str, str], is_th
 class Upload:
     """A data file whose body comes in pieces. Not thread-safe: one green thread drives it.
 
-    At most WRITE_SIZE bytes and one piece are held; each WRITE_SIZE is one visit to a disk thread, which also
-    computes the MD5 unless ``digests`` is false. A piece that is a view (``common/aligned.py``) is a visit of its own, and is
-    written past the page cache while all before it were.
+    Nothing is made on the disk before there is something to write. At most WRITE_SIZE bytes and one piece are held; each
+    WRITE_SIZE is one visit to a disk thread, which also computes the MD5 unless ``digests`` is false. A piece that is a view
+    (``common/aligned.py``) is a visit of its own, and is written past the page cache while all before it were.
     """
 
     def __init__(self, place: Place, reserve: Reserve, size: int | None, *, bytes_per_sync: int, allocates: bool,
-                 digests: bool):
+                 digests: bool, turn: Turn = NO_TURN):
+        reserve.check(place.device_path, size or 0)
+        if size is not None and size >= ALLOCATE_FROM and allocates:
+            check_room(place.device_path, size)
+        self._expected, self._turn = size, turn
         self._place, self._reserve, self._bytes_per_sync = place, reserve, bytes_per_sync
         self._hash: Any = md5(usedforsecurity=False) if digests else None
         self._announced = size if allocates and size else 0
@@ -266,12 +271,14 @@ class Upload:
         self.size = 0  # bytes taken so far
         self._new: fs.NewFile | None = None
         self._made: tuple[str, ...] = ()
-        self._new, self._made = on_disk(place.device, _start, place, reserve, size, allocates)
+        self._is_over = False
+        self._allocates = allocates
 
     def write(self, data: bytes | memoryview) -> None:
         """Take a piece. Raises DeviceFull, OSError."""
-        if not self.size and isinstance(data, memoryview) and self._new is not None:
-            self._is_direct = fs.set_direct(self._new.fd, True)
+        if not self.size and isinstance(data, memoryview):
+            self._visit(self._first)
+            self._is_direct = self._new is not None and fs.set_direct(self._new.fd, True)
         self._pieces.append(data)
         self._held += len(data)
         self.size += len(data)
@@ -281,14 +288,32 @@ class Upload:
     def flush(self) -> None:
         pieces, self._pieces, self._held = self._pieces, [], 0
         if pieces:
-            self._is_busy = True
-            write_on_disk_thread(self._place.device, self._write, pieces)
+            self._visit(self._write, pieces)
+
+    def _visit(self, function: Callable[..., None], *args: Any) -> None:
+        self._turn.begin()
+        self._is_busy = True
+        try:
+            write_on_disk_thread(self._place.device, function, *args)
+        finally:
+            self._turn.rest()
+
+    def _first(self) -> None:
+        try:
+            self._begin()
+        finally:
+            self._is_busy = False
+
+    def _begin(self) -> None:
+        if self._new is None and not self._is_over:
+            self._new, self._made = _start(self._place, self._reserve, self._expected, self._allocates)
 
     def _write(self, pieces: list[bytes | memoryview]) -> None:
-        new = self._new
-        if new is None:
-            return  # given up before this began
         try:
+            self._begin()
+            new = self._new
+            if new is None:
+                return  # given up before this began
             if self._allocated < min(self.size, self._announced):
                 upto = min(self.size + ALLOCATE_AHEAD, self._announced)
                 allocate(new.fd, upto, self._allocated)
@@ -318,11 +343,13 @@ class Upload:
 
     def commit(self, publication: Publication, metadata: Mapping[str, str]) -> None:
         """Make it the object. Raises DeviceFull, XattrNotSupported, OSError; in any case the upload is over."""
+        self._turn.begin()
         on_disk(self._place.device, self._commit, publication, metadata)
 
     def _commit(self, publication: Publication, metadata: Mapping[str, str]) -> None:
         assert not self._pieces
-        new, self._new = self._new, None
+        self._begin()
+        new, self._new, self._is_over = self._new, None, True
         if new is None:
             return
         publication.looks = True
@@ -333,7 +360,7 @@ class Upload:
 
     def abort(self) -> None:
         """Let go of it, if it was not committed; the empty directory that may be left is as good as none."""
-        new, self._new = self._new, None
+        new, self._new, self._is_over = self._new, None, True
         if new is not None and not self._is_busy:  # a thread that still writes discards it by letting go
             new.discard()
             if self._made:

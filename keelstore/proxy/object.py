@@ -128,7 +128,7 @@ class ObjectController:
             dict.__setitem__(found, "Accept-Ranges", "bytes")
             if reading.source is not None and method == "GET" and response.app_iter is not None and not reading.is_newest:
                 response.app_iter = with_resume(app, request, reading, response)
-        return response
+        return self._advised(response, ring, part) if response.status == 503 else response
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
@@ -155,7 +155,12 @@ class ObjectController:
             response = erasure.put(app, request, policy, nodes, part, path, each)
         else:
             response = replicated.put(app, request, policy, nodes, part, path, each)
-        if response.status == 503 and any(map(app.health.is_busy, ring.primaries(part))):
+        return self._advised(response, ring, part)
+
+    def _advised(self, response: Any, ring: Any, part: int) -> Any:
+        """The response; with when to try again, where devices have refused for being slow."""
+        health = self.app.health
+        if response.status == 503 and health.has_busy and any(map(health.is_busy, ring.primaries(part))):
             response.headers["Retry-After"] = "1"
         return response
 
@@ -233,7 +238,7 @@ class ObjectController:
         response = outcome(answers, quorum)
         if response.status == 404 and stored:
             return Response(503)
-        return response
+        return self._advised(response, ring, part)
 
     def delete(self, request: ProxyRequest) -> Any:
         app = self.app
@@ -254,7 +259,7 @@ class ObjectController:
             count = nodes.primary_count
         each = self._with_updates(request, info, headers, count, quorum_size(count))
         answers: Sequence[Answer] = to_quorum(app, request, nodes, "DELETE", part, path, each)
-        return outcome(answers, None, {404: 204})
+        return self._advised(outcome(answers, None, {404: 204}), ring, part)
 
     def options(self, request: ProxyRequest) -> Response:
         return cors.preflight(self.app, request, self.verbs, self.allow)

@@ -8,8 +8,9 @@ import pytest
 from keelstore.common import disk_calls
 from keelstore.common.concurrency import run_apart, sleep, spawn, time_limit
 from keelstore.common.disk_calls import DiskThreads
-from keelstore.common.errors import WaitTimeout
+from keelstore.common.errors import DeviceBusy, WaitTimeout
 from keelstore.common.pace import SLOW_FOR_S, Pace
+from test.support.waiting import until
 
 
 def test_disk_threads_give_raise_and_leave_the_hub_free():
@@ -114,22 +115,50 @@ def test_device_that_stays_slow_on_its_threads_is_kept_off_and_no_other(clock):
     assert disk_calls.off_slow_disk("b", taking(clock, 0)) != here
 
 
-def nested(clock, device, depth, look, seconds=0.0):
-    """What ``look`` gives with so many calls running on the device."""
-    if not depth:
-        return look()
-    return disk_calls._pace.run_apart(device, clock[0], True, taking(clock, seconds, lambda: nested(clock, device, depth - 1, look, seconds)))
+def test_looks_at_a_slow_device_are_bounded_and_then_refused_at_once(clock, monkeypatch, tmp_path):
+    monkeypatch.setattr(disk_calls, "LOOK_S", 0.05)
+    (tmp_path / "file").write_bytes(b"data")
+    assert disk_calls.look("a", os.getpid) == os.getpid()
+    disk_calls.on_disk("a", taking(clock, 2.0))
+    here, may_go_on, begun = threading.get_ident(), threading.Event(), threading.Event()
+    assert disk_calls.look("a", threading.get_ident) != here
+    fd = disk_calls.open_to_read("a", str(tmp_path / "file"))
+    assert os.read(fd, 10) == b"data"
+    os.close(fd)
+    with pytest.raises(FileNotFoundError):
+        disk_calls.open_to_read("a", str(tmp_path / "none"))
+
+    def hangs():
+        begun.set()
+        may_go_on.wait(60)
+
+    with pytest.raises(DeviceBusy):
+        disk_calls.look("a", hangs)
+    until(begun.is_set, "it has begun")
+    clock[0] += 2.1
+    with pytest.raises(DeviceBusy):  # not even begun
+        disk_calls.look("a", pytest.fail)
+    assert disk_calls.look("b", os.getpid) == os.getpid()
+    may_go_on.set()
+    until(lambda: not disk_calls.pace().volume("a").looks, "it has come back")
+    assert disk_calls.look("a", os.getpid) == os.getpid()
 
 
-def test_swamped_is_a_slow_device_for_which_many_calls_wait(clock):
-    def look():
-        return disk_calls.is_swamped("a", 16)
+def test_file_that_is_opened_too_late_is_closed(clock, monkeypatch, tmp_path):
+    monkeypatch.setattr(disk_calls, "LOOK_S", 0.05)
+    (tmp_path / "file").write_bytes(b"data")
+    disk_calls.on_disk("a", taking(clock, 2.0))
+    may_go_on, real, fds = threading.Event(), os.open, list[int]()
 
-    assert not nested(clock, "a", 100, look)  # many, and fast
-    assert not nested(clock, "a", 10, look, seconds=0.3)  # slow, and few
-    assert nested(clock, "a", 16, look, seconds=0.1)  # many, and slow
-    clock[0] += 100
-    assert nested(clock, "a", 10, look, seconds=0.5)  # few, the first of them for long
-    clock[0] += 100
-    assert not nested(clock, "a", 3, look, seconds=60)
-    assert not disk_calls.is_swamped("a", 16) and not nested(clock, "a", 100, lambda: disk_calls.is_swamped("b", 16), seconds=1)
+    def late(path, *args):
+        if not path.startswith(str(tmp_path)):
+            return real(path, *args)
+        may_go_on.wait(60)
+        fds.append(real(path, *args))
+        return fds[0]
+
+    monkeypatch.setattr(disk_calls.os, "open", late)
+    with pytest.raises(DeviceBusy):
+        disk_calls.open_to_read("a", str(tmp_path / "file"))
+    may_go_on.set()
+    until(lambda: sleep(0.001) or (fds and not os.path.exists(f"/proc/self/fd/{fds[0]}")), "it is closed")

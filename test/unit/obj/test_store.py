@@ -136,14 +136,14 @@ def test_writer_that_is_stopped_does_not_close_what_a_thread_still_writes(box, m
     """The descriptor's number would belong to another file by the time the thread uses it."""
     place = box.place()
     upload = box.store.upload(place, None)
-    fd = upload._new.fd
-    begun, may_go_on, used = threading.Event(), threading.Event(), list[bool]()
+    begun, may_go_on, used, fds = threading.Event(), threading.Event(), list[bool](), list[int]()
     real = fs.write_pieces
 
     def write_pieces(target, data):
+        fds.append(target)
         begun.set()
         may_go_on.wait(10)
-        used.append(os.path.exists(f"/proc/self/fd/{fd}"))
+        used.append(os.path.exists(f"/proc/self/fd/{target}"))
         real(target, data)
 
     monkeypatch.setattr("keelstore.obj.writer.fs.write_pieces", write_pieces)
@@ -158,6 +158,7 @@ def test_writer_that_is_stopped_does_not_close_what_a_thread_still_writes(box, m
     while not begun.is_set():
         concurrency.sleep(0.001)
     task.kill()
+    (fd,) = fds
     assert os.path.exists(f"/proc/self/fd/{fd}")
     may_go_on.set()
     disk_calls.on_disk_thread("sda1", gc.collect)

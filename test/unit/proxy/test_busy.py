@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from keelstore.common.errors import BackendTimeout
-from keelstore.obj import put as object_put
+from keelstore.common import disk_turns
+from keelstore.common.errors import BackendTimeout, DeviceBusy
 from keelstore.proxy import health
 from test.support import fakes
 from test.support.cluster import InProcessCluster
@@ -23,9 +23,11 @@ class Busy(set[str]):
 
     asked = 0
 
-    def is_swamped(self, device: str, _most: int) -> bool:
+    def ask(self, device: str, _path: str, _most: int) -> disk_turns.Turn:
         self.asked += 1
-        return device in self
+        if device in self:
+            raise DeviceBusy(device)
+        return disk_turns.NO_TURN
 
 
 @pytest.fixture
@@ -39,7 +41,7 @@ def cluster(tmp_path: Path) -> Iterator[InProcessCluster]:
 @pytest.fixture
 def busy(monkeypatch: pytest.MonkeyPatch) -> Busy:
     found = Busy()
-    monkeypatch.setattr(object_put, "is_swamped", found.is_swamped)
+    monkeypatch.setattr(disk_turns, "ask", found.ask)
     return found
 
 
