@@ -26,7 +26,7 @@ and, in a second body after another 100 Continue::
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import md5
 from typing import Any
 
@@ -38,6 +38,9 @@ MAX_BOUNDARY = 200
 MAX_HEADERS = 16384  # bytes of a document's headers
 MAX_FOOTER = 1 << 20
 PIECE = 524288  # bytes of a body of known size taken at once, where so many are there
+_KNOWN: Mapping[bytes, Headers] = {
+    f"X-Document: {name}".encode(): Headers({"X-Document": name}) for name in ("object body", "put commit")
+}  # headers of documents; for reading only
 
 
 class MimeDocuments:
@@ -47,13 +50,13 @@ class MimeDocuments:
         if not boundary or len(boundary) > MAX_BOUNDARY:
             raise BadRequest("no MIME boundary")
         self._source, self._chunk_size = source, chunk_size
+        self._read = getattr(source, "read1", None) or source.read
         self._delimiter = b"\r\n--" + boundary.encode("latin-1")
         self._held = b"\r\n"  # so that the first delimiter is like the others
         self.at_end = False  # the closing delimiter was seen
 
     def _fill(self) -> bool:
-        read = getattr(self._source, "read1", None) or self._source.read
-        data = read(self._chunk_size)
+        data = self._read(self._chunk_size)
         self._held += data
         return bool(data)
 
@@ -87,15 +90,20 @@ class MimeDocuments:
 
     def headers(self) -> Headers:
         """Of the document that comes next. Raises BadRequest, ClientDisconnect."""
-        found = Headers()
+        if not self._held:
+            self._fill()
+        end = self._held.find(b"\r\n\r\n", 1)
+        if 0 < end <= MAX_HEADERS and self._held[:2] != b"\r\n":  # all of them are here, as they mostly are
+            block, self._held = self._held[:end], self._held[end + 4 :]
+            return _KNOWN.get(block) or _headers(block.split(b"\r\n"))
+        lines: list[bytes] = []
         size = 0
         while line := self._line(MAX_HEADERS):
             size += len(line)
-            name, colon, value = line.decode("latin-1").partition(":")
-            if not colon or size > MAX_HEADERS:
+            if size > MAX_HEADERS:
                 raise BadRequest("bad MIME header")
-            found[name.strip()] = value.strip()
-        return found
+            lines.append(line)
+        return _headers(lines)
 
     def body(self) -> Iterator[bytes]:
         """The content of the document, and read past the delimiter behind it. Raises ClientDisconnect when it ends
@@ -117,6 +125,11 @@ class MimeDocuments:
                 raise ClientDisconnect("the body ended within a MIME document")
 
     def small_body(self, limit: int) -> bytes:
+        at = self._held.find(self._delimiter)
+        if 0 <= at <= limit:  # all of it is here
+            data, self._held = self._held[:at], self._held[at:]
+            self._skip_delimiter()
+            return data
         parts, size = [], 0
         for part in self.body():
             size += len(part)
@@ -199,9 +212,18 @@ class MimeDocuments:
     def drain(self) -> None:
         """Read what is left of the body, so that the connection can be used again. Bounded by what the framing allows."""
         self._held = b""
-        read = getattr(self._source, "read1", None) or self._source.read
-        while read(self._chunk_size):
+        while self._read(self._chunk_size):
             pass
+
+
+def _headers(lines: Iterable[bytes]) -> Headers:
+    found = Headers()
+    for line in lines:
+        name, colon, value = line.decode("latin-1").partition(":")
+        if not colon:
+            raise BadRequest("bad MIME header")
+        found[name.strip()] = value.strip()
+    return found
 
 
 class _Content:

@@ -272,9 +272,10 @@ class _FragmentPut:
                 footers[name] = str(value)
         return footers
 
-    def _footer_document(self, footers: dict[str, str], fragment: int) -> bytes:
-        own = {**footers, EC_INDEX: str(fragment), "Etag": self.digests.hexdigest(fragment)}
-        document = json.dumps(own).encode("ascii")
+    def _footer_document(self, common: bytes, fragment: int) -> bytes:
+        """``common``: the JSON of what all fragments have, without its end."""
+        own = f', "{EC_INDEX}": "{fragment}", "Etag": "{self.digests.hexdigest(fragment)}"}}'
+        document = common + own.encode("ascii")
         check = md5(document, usedforsecurity=False).hexdigest()
         return (
             f"\r\n--{self.boundary}\r\nX-Document: object metadata\r\nContent-MD5: {check}\r\n\r\n".encode()
@@ -285,8 +286,9 @@ class _FragmentPut:
         """First phase: whether a quorum has its archives on disk; ``self.live`` are the nodes that have."""
         slots, self.live = self.live, []
         documents = {slot.fragment: b"" for slot in slots}
+        common = json.dumps(footers).encode("ascii")[:-1]
         for fragment in documents:
-            documents[fragment] = starts[fragment] + self._footer_document(footers, fragment)
+            documents[fragment] = starts[fragment] + self._footer_document(common, fragment)
         app = self.app
 
         def job(slot: _Slot) -> Callable[[], bool | None]:
