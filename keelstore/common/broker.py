@@ -141,7 +141,7 @@ class Broker(Steps):
                 except _OldSchema:
                     pass
                 except sqlite3.Error as error:
-                    if not _is_locked(error):
+                    if not is_locked(error):
                         raise self._translated(error) from error
                 finally:
                     self._lock.release()
@@ -402,7 +402,7 @@ class Broker(Steps):
     def _translated(self, error: sqlite3.Error) -> Exception:
         """Our error for SQLite's; what is corrupt is moved to quarantine first. The caller holds ``_lock``."""
         text = str(error).lower()
-        if _is_locked(error):
+        if is_locked(error):
             return LockTimeout(f"{self.path}: {error}")
         try:
             status = os.stat(self.path)
@@ -620,7 +620,7 @@ def prepare(connection: Connection) -> None:
     connection.create_function("chexor", 3, chexor, deterministic=True)
 
 
-def _is_locked(error: sqlite3.Error) -> bool:
+def is_locked(error: sqlite3.Error) -> bool:
     text = str(error)
     return any(sign in text for sign in _LOCKED)
 

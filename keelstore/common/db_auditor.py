@@ -14,7 +14,7 @@ from contextlib import closing
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 from keelstore.common import concurrency
-from keelstore.common.broker import Broker, DatabaseNotFound
+from keelstore.common.broker import Broker, DatabaseNotFound, is_locked
 from keelstore.common.broker_steps import Connection
 from keelstore.common.daemon_frame import Daemon, Selection, World
 from keelstore.common.db_options import DatabaseAuditorOptions
@@ -132,10 +132,8 @@ class DatabaseAuditor(Daemon):
                     raise broker.quarantine(str(found))
                 return self.problem_of_rows(connection)
         except sqlite3.OperationalError as error:
-            if time.monotonic() > ends:
-                return None  # no time left for it
-            if "locked" in str(error):
-                return None
+            if str(error) == "interrupted" or is_locked(error):
+                return None  # no time left for it, or not now
             raise broker.corrupt_or(error) from error
         except sqlite3.Error as error:
             raise broker.corrupt_or(error) from error

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from keelstore.common.concurrency import current_green, get_hub, native_module, resume, sleep, time_limit
 from keelstore.common.errors import DeviceBusy
+from keelstore.common.last_closes import LastCloses
 from keelstore.common.pace import LOOK_S, Pace
 from keelstore.common.syncs import Syncs
 
@@ -117,7 +118,12 @@ class DiskThreads:
         counts = self._threads[device]
         if counts[1] <= queue.qsize() and counts[0] < self._per_device:
             counts[0] += 1
-            _thread.start_new_thread(self._work, (queue, counts))
+            try:
+                _thread.start_new_thread(self._work, (queue, counts))
+            except RuntimeError:  # no more threads: those that there are will come to it
+                counts[0] -= 1
+                if not counts[0]:
+                    raise
         queue.put(job)
         return Begun(job)
 
@@ -151,11 +157,12 @@ class DiskThreads:
 _disk_threads = DiskThreads()
 _syncs = Syncs()
 _pace = Pace()
+_last_closes = LastCloses()
 
 
 def _forget_disks() -> None:
-    global _disk_threads, _syncs, _pace
-    _disk_threads, _syncs, _pace = DiskThreads(), Syncs(), Pace()
+    global _disk_threads, _syncs, _pace, _last_closes
+    _disk_threads, _syncs, _pace, _last_closes = DiskThreads(), Syncs(), Pace(), LastCloses()
 
 
 os.register_at_fork(after_in_child=_forget_disks)
@@ -223,8 +230,14 @@ def _look(device: str, function: Callable[..., T], args: tuple[Any, ...]) -> T:
             del volume.looks[token]
 
     volume.looks[token] = now
+    try:
+        begun = _disk_threads.begin(f"{device}: looks", run)
+    except RuntimeError:
+        del volume.looks[token]
+        raise DeviceBusy(device) from None
     with time_limit(LOOK_S, DeviceBusy(device)):
-        return _disk_threads.run(f"{device}: looks", run)
+        found: T = begun.wait()
+        return found
 
 
 class _Opened:
@@ -262,10 +275,8 @@ def lets_go() -> bool:
 
 
 def let_go(fd: int) -> None:
-    """Close a file whose last close may take long, as that of a large one without a name does: the kernel's workers free its
-    blocks, soon. Only where :func:`lets_go`.
-    """
-    _syncs.let_go(fd)
+    """Close a file, soon, whose last close may take long (``last_closes.py``). Only where :func:`lets_go`."""
+    _last_closes.let_go(fd)
 
 
 def sync(fds: Sequence[int], data_only: bool = False) -> Sequence[int]:

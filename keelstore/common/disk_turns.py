@@ -50,6 +50,12 @@ class Turns:
         at_work[turn] = now
         self.volume.used = len(at_work)
 
+    def leave(self, turn: Turn) -> bool:
+        """Whether it was at work."""
+        was_at_work = self.at_work.pop(turn, None) is not None
+        self.volume.used = len(self.at_work)
+        return was_at_work
+
     def let_in(self, now: float) -> None:
         """Whoever is next, as long as there is room."""
         waiting, at_work, window = self.waiting, self.at_work, self.volume.window
@@ -62,7 +68,7 @@ class Turns:
         """Take their turns from those who do nothing with them."""
         for turn, last in list(self.at_work.items()):
             if not turn.is_writing and now - last > HOLD_S:
-                del self.at_work[turn]
+                self.leave(turn)
         self.let_in(now)
 
 
@@ -114,7 +120,7 @@ def ask(device: str, path: str, most: int) -> Turn:
 
 
 class Turn:
-    """Of one upload. ``end`` is to be called in any case."""
+    """Of one upload. ``end`` is to be called in any case; what begins again after it does not wait once more."""
 
     __slots__ = ("_device", "_has_begun", "_turns", "is_writing", "woken")
 
@@ -144,15 +150,17 @@ class Turn:
     def rest(self) -> None:
         """It has nothing to write for now."""
         self.is_writing = False
-        turns = self._turns
+        turns, now = self._turns, disk_calls.pace().clock()
         if self in turns.at_work:
-            turns.at_work[self] = disk_calls.pace().clock()
+            turns.at_work[self] = now
+        if turns.waiting:
+            turns.let_in(now)  # the window may have grown
 
     def end(self) -> None:
         turns = self._turns
         if not self._has_begun:
             turns.arriving.pop(self, None)
-        if turns.at_work.pop(self, None) is not None and turns.waiting:
+        if turns.leave(self) and turns.waiting:
             turns.let_in(disk_calls.pace().clock())
 
     def _wait(self, began: float) -> None:

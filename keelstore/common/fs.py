@@ -581,8 +581,8 @@ def remove_file(path: str) -> bool:
 
 
 def discard_file(path: str) -> bool:
-    """Unlink a file that holds data; False when it was not there. On a green thread it is the kernel's workers that then free
-    its blocks: that can wait for the disk, and takes the longer the larger the file is.
+    """Unlink a file that holds data; False when it was not there. Where green threads run its blocks are
+    freed beside them: that can wait for the disk, and takes the longer the larger the file is.
     """
     green = sys.modules.get("keelstore.common.disk_calls")
     if green is None or not green.lets_go():

@@ -10,8 +10,6 @@ from typing import Any
 from keelstore.common.concurrency import current_green, get_hub, resume
 from keelstore.common.linux_aio import AsyncSync
 
-_LET_GO = 0  # token of what nobody waits for
-
 
 class _Syncing:
     """A green thread that waits for ``left`` syncs. ``refused``: what the kernel does not sync this way."""
@@ -80,15 +78,6 @@ class Syncs:
         """Whether this thread's hub has the queue."""
         return self._queue is not None and self._hub is get_hub()
 
-    def let_go(self, fd: int) -> None:
-        """Close a file, once a sync of its data, which nobody waits for, has made the kernel's workers its last holders. Only
-        while :attr:`is_open`.
-        """
-        self._asked.append((fd, _LET_GO, True))
-        if not self._is_called:
-            self._is_called = True
-            self._hub.schedule_call_global(0, self._submit)
-
     def _submit(self) -> None:
         queue, self._is_called = self._queue, False
         assert queue is not None
@@ -100,18 +89,13 @@ class Syncs:
                 taken, is_later, code = 0, False, error.errno or errno.EIO
             if taken:
                 self._under_way += taken
-                for fd, token, _ in self._asked[:taken]:
-                    if token == _LET_GO:
-                        os.close(fd)
                 del self._asked[:taken]
             elif is_later and self._under_way:
                 return  # until some have ended
             else:
                 fd, token, _ = self._asked.pop(0)
                 entry = self._waiting.get(token)
-                if token == _LET_GO:
-                    os.close(fd)
-                elif entry is not None:
+                if entry is not None:
                     if not code:
                         entry.refused.append(fd)
                     self._one_ended(entry, code)

@@ -213,6 +213,7 @@ class Put:
         try:
             for piece in pieces:
                 upload.write(piece)
+                del piece  # its memory may be used again
                 if time.monotonic() > deadline:
                     server.stats.increment("PUT.timeouts")
                     raise ClientTimeout()
@@ -267,6 +268,7 @@ class Put:
                 if total > limit:
                     raise EntityTooLarge("Your request is too large.")
                 yield data
+                del data  # its memory may be used again
 
         def finish(received: int, etag: str) -> dict[str, str]:
             if expected is not None and received != expected:
@@ -285,6 +287,7 @@ class Put:
             assert self.fragment is not None
             source.send_continue()
             documents.commit()
+            self.turn.begin()
             server.store.make_durable(self.place, self.timestamp, self.fragment, next_part_power=self.part_power)
             with suppress(ClientDisconnect, ClientTimeout):  # what is done is done, and the container is to hear of it
                 documents.drain()

@@ -107,13 +107,14 @@ class Source:
 
     def _read_file(self, size: int) -> bytes:
         """As ``take``: what was ordered."""
-        reading, self._reading = self._reading, None
-        if reading is not None:
+        if self._reading is not None:
             try:
-                self._ahead.extend(reading.wait())
+                self._ahead.extend(self._reading.wait())
             except OSError as error:
+                self._reading = None
                 raise BackendError(f"the fragment archive cannot be read: {error}",
                                    node=self.node.replication_address) from error
+            self._reading = None
         data = self._ahead.popleft() if self._ahead else b""
         if len(data) != size:
             raise BackendError("the fragment archive ends early", node=self.node.replication_address)

@@ -344,14 +344,17 @@ class Upload:
     def commit(self, publication: Publication, metadata: Mapping[str, str]) -> None:
         """Make it the object. Raises DeviceFull, XattrNotSupported, OSError; in any case the upload is over."""
         self._turn.begin()
-        on_disk(self._place.device, self._commit, publication, metadata)
+        try:
+            on_disk(self._place.device, self._commit, publication, metadata)
+        finally:
+            self._turn.end()  # what may follow, as the second phase of a PUT, waits for uploads that have no turn yet
 
     def _commit(self, publication: Publication, metadata: Mapping[str, str]) -> None:
         assert not self._pieces
         self._begin()
         new, self._new, self._is_over = self._new, None, True
         if new is None:
-            return
+            raise ObjectStateChanged(f"{self._place.directory}: the upload was given up")
         publication.looks = True
         try:
             publication.publish(new, self._made, metadata)

@@ -149,7 +149,7 @@ def test_everything_that_is_due_goes_and_the_lag_is_gone(store: Store, account: 
         mine = account.at(store.proxy(NODES[client % 4]))
         with mine.endpoint.connect() as connection:
             for number in range(client, EXPIRING, 8):
-                at = max(due, int(time.time()) + 5)  # on a machine that is slow now the last are due later
+                at = max(due, int(time.time()) + 10)  # on a machine that is slow now the last are due later
                 mine.put(name, f"o{number:05}", body=b"x", headers={"X-Delete-At": at}, connection=connection).expect(201)
                 latest.append(at)
 

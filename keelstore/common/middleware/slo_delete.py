@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import md5
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
 
 from keelstore.common import concurrency, work_report
 from keelstore.common.acl import ACL
@@ -21,6 +20,7 @@ from keelstore.common.headers import is_true
 from keelstore.common.http import AUTHORIZE, Environ, Request, Response, call_app, encode_query, status_line
 from keelstore.common.info import container_info
 from keelstore.common.internal import subrequest
+from keelstore.common.names import quoted
 from keelstore.common.segment_reader import MANIFEST_LIMIT
 from keelstore.common.segments import ManifestError, ObjectSegment, Segment, decode
 from keelstore.common.timestamp import Timestamp, normalize_delete_at
@@ -54,11 +54,6 @@ def _ask(slo: Slo, environ: Environ, method: str, path: str, params: dict[str, s
     headers["User-Agent"] = f"{environ.get('HTTP_USER_AGENT', '')} {AGENT}".strip()
     return call_app(slo.app, subrequest(environ, method, path, headers=headers, query=encode_query(params),
                                         source=slo.SOURCE))
-
-
-def _shown(path: str) -> str:
-    """A path in a report. That of the request may be no UTF-8: the proxy is what refuses it."""
-    return quote(path, errors="surrogateescape")
 
 
 def _version(request: Request) -> dict[str, str]:
@@ -141,18 +136,18 @@ class _Removal:
             return None
         if not response.is_success:
             response.drain()
-            self.errors.append((_shown(path), status_line(response.status)))
+            self.errors.append((quoted(path), status_line(response.status)))
             return None
         if not is_true(response.headers.get("X-Static-Large-Object")):
             response.close()
             if not is_top:
                 return []  # overwritten by something plain: it goes as a segment does
-            self.errors.append((_shown(path), _NOT_SLO))
+            self.errors.append((quoted(path), _NOT_SLO))
             return None
         try:
             return decode(response.read(MANIFEST_LIMIT))
         except (ManifestError, ValueError):
-            self.errors.append((_shown(path), "Unable to load SLO manifest"))
+            self.errors.append((quoted(path), "Unable to load SLO manifest"))
             return None
 
     def _delete(self, base: str, path: str, params: dict[str, str]) -> None:
@@ -167,7 +162,7 @@ class _Removal:
         elif status == 404:
             self.missing += 1
         else:
-            self.errors.append((_shown(path), status_line(status)))
+            self.errors.append((quoted(path), status_line(status)))
 
 
 # -- async=on ----------------------------------------------------------------------------------------------------------
@@ -201,7 +196,7 @@ def _delete_later(slo: Slo, request: Request) -> Any:
         raise BadRequest("No segments may be large objects.")
     containers = dict.fromkeys(segment.path.split("/", 2)[1] for segment in segments)
     if len(containers) > 1:
-        names = ", ".join(f'"{quote(name)}"' for name in containers)
+        names = ", ".join(f'"{quoted(name)}"' for name in containers)
         raise BadRequest(f"All segments must be in one container. Found segments in {names}")
     for name in dict.fromkeys((container, *containers)):
         denied = _denied(slo, environ, f"/{version}/{account}/{name}/{obj}", account, name)

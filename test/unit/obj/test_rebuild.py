@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from keelstore.common.disk_calls import pause
 from keelstore.common.errors import BackendError
 from keelstore.common.http import Response
 from keelstore.common.ring.ring import Node
+from keelstore.obj import rebuild
 from keelstore.obj.rebuild import Source
 
 NODE = Node(0, 1, 1, "127.0.0.1", 6200, "127.0.0.1", 6200, "sda", 1.0)
@@ -85,11 +87,19 @@ def test_a_file_that_cannot_be_read(tmp_path):
     source.close()
 
 
-def test_a_file_is_not_closed_while_it_is_read(region):
+def test_a_file_is_not_closed_while_it_is_read(region, monkeypatch):
+    seen, read_at = [], rebuild.fs.read_at
+
+    def slowly(*args):
+        pause(0.001)
+        seen.append(region.is_closed)
+        return read_at(*args)
+
+    monkeypatch.setattr(rebuild.fs, "read_at", slowly)
     source = Source(NODE, Response(200, app_iter=region))
     source.order([100] * 20)
     source.close()
-    assert region.is_closed
+    assert region.is_closed and seen == [False] * 20
 
 
 def test_what_comes_over_a_connection_is_not_ordered():

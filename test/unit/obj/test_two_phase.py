@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 from hashlib import md5
+from time import monotonic
 from typing import Any
 
 import pytest
 
+from keelstore.common import disk_calls, disk_turns
 from keelstore.common.errors import ObjectStateChanged
 from keelstore.common.headers import Headers
+from keelstore.common.pace import LEAST, Pace, Volume
 from keelstore.obj import hashes
 from test.support.objects import NOW, OBJECT, POLICIES, Peer, ServerBox, stamp
 
@@ -34,14 +37,14 @@ def first_body(data: bytes, index: object = 3, **more: str) -> bytes:
             + md5(text).hexdigest().encode() + b"\r\n\r\n" + text + b"\r\n--B\r\n")  # fmt: skip
 
 
-def begin(box: ServerBox, body: bytes, at: float = 0, **headers: str) -> Any:
+def begin(box: ServerBox, body: bytes, at: float = 0, path: str = PATH, **headers: str) -> Any:
     """The upload after its first phase, and what the server says to that (None: go on)."""
     sent = Headers({
         "X-Timestamp": stamp(at).internal, "Content-Type": "text/plain", "X-Backend-Obj-Metadata-Footer": "yes",
         "X-Backend-Obj-Multiphase-Commit": "yes", "X-Backend-Obj-Multipart-Mime-Boundary": "B",
         "X-Backend-Storage-Policy-Index": "2", **{k.replace("_", "-"): v for k, v in headers.items()},
     })  # fmt: skip
-    upload = box.backend.upload(OBJECT, PATH, sent)
+    upload = box.backend.upload(OBJECT, path, sent)
     early = upload.ready()
     if early is None:
         assert upload.continue_headers["X-Obj-Multiphase-Commit"] == upload.continue_headers["X-Obj-Metadata-Footer"] == "yes"
@@ -246,3 +249,18 @@ def test_an_expired_fragment_alone_that_nobody_committed_is_no_proof(box):
     box.clock.now = NOW + 11
     answer = get(box, X_Backend_Fragment_Preferences="[]")
     assert answer.status == 404 and "X-Backend-Timestamp" not in answer.headers
+
+
+def test_a_first_phase_keeps_no_turn_while_the_others_are_waited_for(box, monkeypatch):
+    """All fragments may be written to one file system, and a proxy confirms none before it has heard of all."""
+    pace = Pace(monotonic)
+    monkeypatch.setattr(disk_calls, "_pace", pace)
+    disk_turns._forget()
+    volume = pace.share("sda1", os.stat(box.place(policy=2).device_path).st_dev)
+    volume.window, volume.slow_until = LEAST, monotonic() + 1000
+    monkeypatch.setattr(Volume, "ended", lambda *_: None)
+    began = [begin(box, first_body(b"hello"), path=f"{PATH}{number}") for number in range(2 * int(LEAST))]
+    assert [early for _, early in began] == [None] * len(began)
+    assert [finish(upload) for upload, _ in began] == [201] * len(began)
+    assert not disk_turns._turns_of("sda1", box.place(policy=2).device_path, monotonic()).at_work
+    disk_turns._forget()

@@ -53,8 +53,11 @@ class S3Api:
             bucket = bucket_of(environ, self.options) if self.index is not None else None
             if self.index is None or bucket is None:
                 return self.app(environ, start_response)
-            if not self.index.may_be_held(environ, bucket):
-                return self._unclaimed(environ, start_response)
+            try:
+                if self.index.account_of(environ, bucket) is None:
+                    return self._unclaimed(environ, start_response)
+            except S3Error as error:
+                return self._unclaimed(environ, start_response, error)
             kind = ANONYMOUS_KIND
         return self._answer(environ, start_response, self._serve(environ, kind))
 
@@ -65,15 +68,17 @@ class S3Api:
             return ""
         return ANONYMOUS_KIND
 
-    def _unclaimed(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        """Nobody's request for a bucket that there is not: another's to the right, else answered as S3 does."""
+    def _unclaimed(self, environ: Environ, start_response: StartResponse, unknown: S3Error | None = None) -> Iterable[bytes]:
+        """Nobody's request for a bucket that there is not, or of which that is ``unknown``: another's to the right, else
+        answered as S3 does.
+        """
         path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
         response = call_app(self.app, environ)
         if response.status not in (400, 401, 403, 404, 405, 412) or environ["PATH_INFO"] != path:
             return response(environ, start_response)
         response.close()
         makes_bucket = method == "PUT" and "/" not in path.strip("/")
-        error = S3Error("AccessDenied" if makes_bucket else "NoSuchBucket")
+        error = unknown or S3Error("AccessDenied" if makes_bucket else "NoSuchBucket")
         return self._answer(environ, start_response, error.response(path, environ.get("swift.trans_id", ""), method))
 
     def _answer(self, environ: Environ, start_response: StartResponse, response: Response) -> Iterable[bytes]:
@@ -147,8 +152,12 @@ class S3Api:
         own = request.identity.account
         if self.index is None:
             return own
-        if own is not None and request.container_info(bucket, own).is_success:
-            return own
+        if own is not None:
+            info = request.container_info(bucket, own)
+            if info.is_success:
+                return own
+            if info.status // 100 == 5:  # it may be there: another's of that name must not stand in for it
+                raise S3Error("ServiceUnavailable", reason=f"own_{info.status}")
         return self.index.account_of(request.environ, bucket) or own
 
 

@@ -6,6 +6,7 @@ The rules are the bucket's CORS configuration; where there is none, what the con
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 from keelstore.common.http import Response
@@ -29,7 +30,13 @@ def preflight(request: S3Request) -> Response:
     asked = [
         name for part in (request.header("Access-Control-Request-Headers") or "").split(",") if (name := part.strip())
     ]
-    rule = cors_rules.match(_rules(request) or _by_option(request), origin, method, asked)
+    try:
+        rules = _rules(request)
+    except S3Error as error:
+        if error.status // 100 == 5:
+            raise
+        rules = ()
+    rule = cors_rules.match(rules or _by_option(request), origin, method, asked)
     if rule is None:
         raise S3Error("AccessForbidden", _DENIED + _WHY, Method=method, ResourceType="BUCKET")
     return Response(200, rule.answer(origin, asked), body=b"")
@@ -41,18 +48,19 @@ def add_headers(request: S3Request, response: Response) -> None:
     if not origin or request.target.bucket is None:
         return
     method = request.header("Access-Control-Request-Method") or request.method
-    rule = cors_rules.match(_rules(request), origin, method)
-    if rule is not None:
-        response.headers.update(rule.answer(origin))
+    with suppress(S3Error):
+        rule = cors_rules.match(_rules(request), origin, method)
+        if rule is not None:
+            response.headers.update(rule.answer(origin))
 
 
 def _rules(request: S3Request) -> tuple[CorsRule, ...]:
-    """None for a bucket that is not there, or that has none."""
+    """None for a bucket that has none, or whose cannot be understood. Raises S3Error."""
+    info = request.bucket_info()
+    data = documents.load(request, "cors", info)
     try:
-        info = request.bucket_info()
-        data = documents.load(request, "cors", info)
         return _of_container(info) if data is None else cors_rules.read(xml.parse(data))
-    except (S3Error, xml.XmlError):
+    except xml.XmlError:
         return ()
 
 

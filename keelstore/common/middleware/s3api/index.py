@@ -13,6 +13,7 @@ from typing import Final
 
 from keelstore.common.http import CACHE, Environ, Response, WSGIApp, call_app
 from keelstore.common.internal import subrequest
+from keelstore.common.middleware.ratelimit import HANDLED
 from keelstore.common.middleware.s3api import own_account
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.timestamp import Timestamp
@@ -77,9 +78,10 @@ class BucketIndex:
         if not taken or Timestamp.now().raw - Timestamp(taken).raw < YOUNG_S * 100_000:
             return False
         asked = subrequest(environ, "HEAD", f"/v1/{holder}/{bucket}", source="S3", pre_authed=True)
+        asked[HANDLED] = True
         response = call_app(self.app, asked)
         response.close()
-        if not response.is_success and response.status != 404:
+        if response.status // 100 == 5:
             raise _unknown(response)
         return response.status == 404
 
