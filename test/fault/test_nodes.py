@@ -42,10 +42,13 @@ def impatient(store: Store) -> None:
 
 @pytest.fixture(autouse=True)
 def all_up(store: Store) -> Iterator[None]:
+    """After each test; and no node has logged a traceback."""
     yield
     for node in store.status()["nodes"]:
         if not node["alive"]:
             store.start_node(node["number"])
+    for number in NODES:
+        assert "Traceback" not in store.log(number)
 
 
 @pytest.fixture
@@ -208,8 +211,3 @@ def test_a_frozen_node_and_many_clients(store: Store, account: Account, containe
     assert errors == []
     assert max(longest) < 10 * TIMEOUT_S
     until(lambda: account.at(store.proxy(victim)).get(container, "o0").expect(200).body == b"data", "it serves again")
-
-
-def test_no_node_logged_a_traceback(store: Store) -> None:
-    for number in NODES:
-        assert "Traceback" not in store.log(number)

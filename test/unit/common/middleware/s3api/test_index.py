@@ -1,12 +1,15 @@
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from keelstore.common.http import Request, Response
 from keelstore.common.middleware.ratelimit import HANDLED
+from keelstore.common.middleware.s3api import S3Api
 from keelstore.common.middleware.s3api.errors import S3Error
 from keelstore.common.middleware.s3api.index import YOUNG_S, BucketIndex
+from keelstore.common.middleware.s3api.options import S3ApiOptions
 from keelstore.common.timestamp import Timestamp
 
 NAMES = "/v1/.s3/buckets"
@@ -105,6 +108,28 @@ def test_a_name_that_cannot_be_looked_up_is_nobodys_answer(swift: Swift, index: 
     assert index.account_of({}, "b") == "AUTH_a" and not index.may_be_held({}, "other")
 
 
+def test_an_answer_that_is_no_outage_leaves_the_name_with_its_holder(swift: Swift, index: BucketIndex) -> None:
+    index.claim({}, "b", "AUTH_a")
+    swift.names["b"] = (b"AUTH_a", time.time() - YOUNG_S - 1)
+    swift.failing["HEAD", "/v1/AUTH_a/b"] = 497  # ratelimit's, for an account on its blacklist
+    assert not index.claim({}, "b", "AUTH_b")
+
+
 def test_no_rate_limits_what_is_asked_of_the_index(index: BucketIndex, swift: Swift) -> None:
     index.app = lambda environ, start_response: Response(201 if HANDLED in environ else 429)(environ, start_response)
     assert index.claim({}, "b", "AUTH_a")
+
+
+@pytest.mark.parametrize(("status", "found"), [(200, "AUTH_me"), (404, "AUTH_a"), (503, None)])
+def test_anothers_bucket_never_stands_in_for_an_own_one_that_cannot_be_looked_up(swift: Swift, status: int, found: str | None) -> None:
+    api = S3Api(swift, S3ApiOptions(s3_acl=True))
+    assert api.index is not None
+    api.index.claim({}, "b", "AUTH_a")
+    own = SimpleNamespace(is_success=status == 200, status=status)
+    request: Any = SimpleNamespace(identity=SimpleNamespace(account="AUTH_me"), container_info=lambda *_: own, environ={})
+    if found is None:
+        with pytest.raises(S3Error) as caught:
+            api._locate(request, "b")
+        assert caught.value.status == 503
+    else:
+        assert api._locate(request, "b") == found
