@@ -2,8 +2,8 @@
 
 A message that carries descriptors holds the files. Whoever receives it without room for them closes them, in that
 system call: here a native thread, which needs the interpreter once for each message. So all that was let go in one turn of
-the hub costs one message. A disk that hangs holds up the thread, messages fill the socket, and what comes then is closed where
-it is let go: the files that wait are bounded by the socket's buffer.
+the hub costs one message. A disk that hangs holds up the thread, messages fill the socket, and what comes then is closed
+where it is let go: the files that wait are bounded by the socket's buffer.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ from keelstore.obj.ssync.sender import MADE_AHEAD
 HASHED_APART: Final = 65536  # bytes of a segment from which on its hashing is worth a native thread
 MADE_WHOLE: Final = MADE_AHEAD  # bytes of a new archive up to which it is made before it is sent,
 MAX_HELD: Final = 64 << 20  # as long as all that wait to be sent have no more than this
-READ_AHEAD: Final = 1 << 20  # bytes of each archive on a device here that are read in one go
+READ_AHEAD: Final = 4 << 20  # bytes of an object, on devices here, that are read in one go
 MAX_KNOWN_BAD: Final = 10_000
 UNBUILDABLE_AFTER_S: Final = 60.0  # an object this young may still be on its way to its devices
 BAD_FOR_S: Final = 10.0  # how long an object is left alone that turned out wrong in mid-stream
@@ -346,11 +346,11 @@ class Rebuilt:
             raise Unbuildable(f"{self.size} bytes are no archive of {self._length} bytes in segments of {self._segment_size}")
         rebuilder = self._rebuilder
         is_only = self._length <= self._segment_size
-        self._at_once = max(1, READ_AHEAD // max(1, self._codec.fragment_size(self._segment_size)))
         self._is_whole = is_only or (self.size <= rebuilder._options.made_whole and rebuilder._held + self.size <= MAX_HELD)
         if self._is_whole:
             self._held = self.size
             rebuilder._held += self.size
+            self._read_ahead()  # else not before it is sent
         rebuilder._digests.makers += 1
         try:
             while True:
@@ -437,6 +437,9 @@ class Rebuilt:
             raise _Damaged("its MD5 is not what it was written with", rotten)
         return made
 
+    def _read_ahead(self) -> None:
+        self._at_once = max(1, READ_AHEAD // max(1, self._codec.ndata * self._codec.fragment_size(self._segment_size)))
+
     def _order(self, sources: Iterable[Source], left: int) -> None:
         """Have each read the fragments of the next segments, if it has none, beside what is done with those at hand."""
         sizes: list[int] = []
@@ -462,6 +465,7 @@ class Rebuilt:
             piece = self._made.pop(0)
             if piece:
                 yield piece
+        self._read_ahead()
         try:
             while self._left:
                 yield self._segment(False)
