@@ -269,13 +269,14 @@ class ObjectController:
     def _with_updates(self, request: ProxyRequest, info: ContainerInfo, headers: Headers, count: int,
                       quorum: int) -> list[Headers]:
         """One set of headers for each of ``count`` object servers, of which ``quorum`` are enough, with the container servers
-        that it is to tell."""
+        that it is to tell. None is without: a write that fails may still have been taken by any one of them, and come to
+        life when it is repaired."""
         app, replication = self.app, request.uses_replication_network
         ring = app.rings.container.current()
         shard = shard_for(app, request, info)
         part = ring.partition(app.cluster.hash_path.digest(*(shard or (request.account, request.container))))
         primaries = ring.primaries(part)
-        needed = updates_needed(len(primaries), count, quorum)
+        needed = max(count, updates_needed(len(primaries), count, quorum))
         put, found = dict.__setitem__, []
         asks_cleaning = "X-Backend-Clean-Expiring-Object-Queue" not in headers
         for index, share in enumerate(share_updates(primaries, count, needed)):

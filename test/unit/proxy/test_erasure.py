@@ -13,6 +13,7 @@ from keelstore.common.errors import ClientDisconnect
 from keelstore.common.expiry import expirer_container
 from test.support.cluster import InProcessCluster
 from test.support.fakes import Input
+from test.support.waiting import until
 
 A = "/v1/AUTH_test"
 PATH = f"{A}/c/o"
@@ -269,6 +270,26 @@ def test_commit_that_fails_on_some_nodes(cluster, monkeypatch, failing):
     assert cluster.ask("PUT", PATH, body=body).status == (201 if failing == 1 else 503)
     assert sum("#d" in path.name for path in fragments(cluster)) == 6 - failing
     assert cluster.ask("GET", PATH).body == body  # there are enough, and one knows that it is durable
+
+
+@pytest.mark.parametrize("fragment", range(6))
+def test_what_a_single_commit_has_made_readable_is_listed(cluster, monkeypatch, fragment):
+    """The answer is an error, but repair would bring it to life."""
+    body = octets(1000)
+    from keelstore.obj.store import ObjectStore
+
+    commit = ObjectStore.make_durable
+
+    def broken(self, place, timestamp, number, **options):
+        if number != fragment:
+            raise OSError("no commit")
+        commit(self, place, timestamp, number, **options)
+
+    monkeypatch.setattr(ObjectStore, "make_durable", broken)
+    assert cluster.ask("PUT", PATH, body=body).status == 503
+    rows = until(lambda: json.loads(cluster.ask("GET", f"{A}/c").body), "it is listed")
+    assert [(row["name"], row["bytes"]) for row in rows] == [("o", len(body))]
+    assert cluster.ask("GET", PATH).body == body
 
 
 def test_nothing_is_committed_without_a_quorum_of_fragments(cluster, monkeypatch):
