@@ -26,6 +26,7 @@ from test.support.stage import Stage
 from test.support.store import alive
 from test.support.waiting import until
 
+HALF = b"x" * 700_000  # of an upload; more than a server holds before it has a file for it
 WORKERS = 2
 
 
@@ -48,7 +49,7 @@ class Served:
         return [pid for pid, _ in self.state()["workers"]]
 
     def finish(self) -> int:
-        self.connection.raw.send(b"x" * 50_000)
+        self.connection.raw.send(HALF)
         status = self.connection.answer().status
         self.connection.close()
         return status
@@ -67,10 +68,10 @@ def served(stage: Stage, tmp_path: Path) -> Iterator[Served]:
         process.wait_for("127.0.0.1", port)
         connection = Connection("127.0.0.1", port)
         connection.raw.putrequest("PUT", "/d1/1/a/c/o")
-        for name, value in (("X-Timestamp", f"{time.time():.5f}"), ("Content-Type", "x/y"), ("Content-Length", "100000")):
+        for name, value in (("X-Timestamp", f"{time.time():.5f}"), ("Content-Type", "x/y"), ("Content-Length", str(2 * len(HALF)))):
             connection.raw.putheader(name, value)
         connection.raw.endheaders()
-        connection.raw.send(b"x" * 50_000)
+        connection.raw.send(HALF)
         found = Served(tmp_path, port, process, connection)
         until(lambda: len(found.workers) == WORKERS, "all workers are there")
         found.busy = until(lambda: holder(found), "a worker has the upload")
