@@ -112,12 +112,7 @@ def check(stage: FragmentStage, cases: list[Case]) -> None:
         case.check_after_repair()
 
     def is_reclaimed() -> bool:
-        """The auditor sees that what nobody completed is old; who hashes it next removes it. That may be a server that another
-        site's reconstructor asks, and for servers it is not old here: so before each site's turn it is seen once more.
-        """
-        for site in range(stage.sites):
-            stage.run("object-auditor", 0, reclaim_age=0.001)
-            stage.reconstruct(site, reclaim_age=0.001, commit_window=0)
+        stage.reclaim(commit_window=0)
         return all(case.is_reclaimed for case in cases)
 
     try:

@@ -104,10 +104,7 @@ def test_scenarios_119_and_120_the_remains_of_a_deleted_object(fragment_stage: F
               "those that the answer did not wait for have heard, too")
 
         def is_reclaimed() -> bool:
-            """As in test_erasure_crashes: a server that another site asks may have hashed a tombstone that is not old for servers here."""
-            for site in range(fragment_stage.sites):
-                fragment_stage.run("object-auditor", 0, reclaim_age=0.001)
-                fragment_stage.reconstruct(site, reclaim_age=0.001)
+            fragment_stage.reclaim()
             return not spot.stored()
 
         until(is_reclaimed, "nothing is left of it elsewhere")

@@ -11,9 +11,8 @@ import pytest
 from botocore.config import Config
 
 from test.functional.conftest import FOREIGN
-from test.functional.test_s3_scope import check_native_headers
 from test.support.client import Account, Endpoint, unique
-from test.support.s3 import OTHER, PLAIN, TESTER, client, refused, remove_bucket, signed
+from test.support.s3 import OTHER, PLAIN, TESTER, check_native_headers, client, refused, remove_bucket, signed
 from test.support.signing import FORM_TYPE, form_body
 from test.support.store import Store, running
 

@@ -22,9 +22,9 @@ from lxml import etree
 
 from keelstore.common.middleware.s3api.routing import SUB_RESOURCES
 from test.functional.conftest import FOREIGN
-from test.support.client import Account, Endpoint, unique
+from test.support.client import Endpoint, unique
 from test.support.programs import run
-from test.support.s3 import TESTER, client, refused, remove_bucket, signed, signed_head
+from test.support.s3 import TESTER, check_native_headers, client, refused, remove_bucket, signed, signed_head
 from test.support.s3_clients import go_program, python_clients
 from test.support.store import Store
 
@@ -176,36 +176,6 @@ def test_security_S02_headers_of_swift_do_nothing(endpoint: Endpoint, s3: Any, b
     swift = cluster.login()
     s3.put_object(Bucket=bucket, Key="secret", Body=b"secret")
     check_native_headers(endpoint, s3, swift, bucket)
-
-
-def check_native_headers(endpoint: Endpoint, s3: Any, swift: Account, bucket: str) -> None:
-    """``bucket`` has an object ``secret``."""
-    sent = {
-        "X-Copy-From": f"/{bucket}/secret", "X-Copy-From-Account": "AUTH_test", "X-Symlink-Target": f"{bucket}/secret",
-        "X-Symlink-Target-Account": "AUTH_test", "X-Symlink-Target-Etag": hashlib.md5(b"secret").hexdigest(),
-        "X-Object-Manifest": f"{bucket}/secret", "X-Static-Large-Object": "True", "X-Versions-Enabled": "true", "X-Versions-Location": bucket,
-        "X-History-Location": bucket, "X-Object-Sysmeta-Symlink-Target": f"{bucket}/secret", "X-Object-Sysmeta-Mine": "yes",
-        "X-Object-Transient-Sysmeta-Mine": "yes", "X-Object-Meta-Mine": "yes", "X-Backend-Storage-Policy-Index": "1",
-        "Destination": f"{bucket}/elsewhere", "X-Fresh-Metadata": "true", "X-Newest": "no", "X-Container-Read": ".r:*", "X-Container-Meta-Mine": "yes",
-    }  # fmt: skip
-    for headers in [{name: value} for name, value in sent.items()] + [sent]:
-        inner = {name: value for name, value in headers.items() if re.match("X-(Object-|Container-)?(Sysmeta|Transient|Backend)", name)}
-        outer = {name: value for name, value in headers.items() if name not in inner}
-        signed(endpoint, TESTER, "PUT", f"/{bucket}/native", body=b"mine", headers=outer, unsigned=inner).expect(200)
-        if inner:  # they are gone before anything is proven
-            assert signed(endpoint, TESTER, "PUT", f"/{bucket}/forged", headers=inner).status == 403
-        found = swift.get(bucket, "native").expect(200)
-        assert found.body == b"mine" and read(s3, bucket, "native") == b"mine", headers
-        assert not [name for name in found.headers if re.search("manifest|symlink|static|copied|mine", name.lower())], headers
-        swift.get(bucket, "native", query="symlink=get").expect(200)
-    other = unique("scope")
-    signed(endpoint, TESTER, "PUT", f"/{other}", unsigned=sent).expect(200)
-    made = swift.head(other).expect(204).headers
-    assert made["X-Storage-Policy"] == "gold" and not [name for name in made if re.search("versions|history|mine|container-read$", name.lower())]
-    assert "Status" not in s3.get_bucket_versioning(Bucket=other)
-    s3.delete_bucket(Bucket=other)
-    assert [entry["Key"] for entry in s3.list_objects_v2(Bucket=bucket)["Contents"]] == ["native", "secret"]
-    s3.delete_object(Bucket=bucket, Key="native")
 
 
 def frames(body: bytes, size: int) -> tuple[dict[str, str], bytes]:

@@ -45,6 +45,14 @@ class FragmentStage(Stage):
         """Passes at these sites (default: all), in this order."""
         self.passes([(RECONSTRUCTOR, site) for site in sites or range(self.sites)] * times, **options)
 
+    def reclaim(self, **options: Any) -> None:
+        """The auditor sees that what nobody completed is old; who hashes it next removes it. That may be a server that another
+        site's reconstructor asks, and for servers it is not old here: so before each site's turn it is seen once more.
+        """
+        for site in range(self.sites):
+            self.run("object-auditor", 0, reclaim_age=0.001)
+            self.reconstruct(site, reclaim_age=0.001, **options)
+
     # -- devices -------------------------------------------------------------------------------------------------------
 
     @contextmanager
