@@ -128,7 +128,7 @@ class ObjectController:
             dict.__setitem__(found, "Accept-Ranges", "bytes")
             if reading.source is not None and method == "GET" and response.app_iter is not None and not reading.is_newest:
                 response.app_iter = with_resume(app, request, reading, response)
-        return self._advised(response, ring, part) if response.status == 503 else response
+        return self._advised(response, ring, part)
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
@@ -269,14 +269,13 @@ class ObjectController:
     def _with_updates(self, request: ProxyRequest, info: ContainerInfo, headers: Headers, count: int,
                       quorum: int) -> list[Headers]:
         """One set of headers for each of ``count`` object servers, of which ``quorum`` are enough, with the container servers
-        that it is to tell. None is without: a write that fails may still have been taken by any one of them, and come to
-        life when it is repaired."""
+        that it is to tell."""
         app, replication = self.app, request.uses_replication_network
         ring = app.rings.container.current()
         shard = shard_for(app, request, info)
         part = ring.partition(app.cluster.hash_path.digest(*(shard or (request.account, request.container))))
         primaries = ring.primaries(part)
-        needed = max(count, updates_needed(len(primaries), count, quorum))
+        needed = updates_needed(len(primaries), count, quorum)
         put, found = dict.__setitem__, []
         asks_cleaning = "X-Backend-Clean-Expiring-Object-Queue" not in headers
         for index, share in enumerate(share_updates(primaries, count, needed)):

@@ -175,9 +175,10 @@ class Nodes:
 
 def updates_needed(container_replicas: int, object_count: int, object_quorum: int) -> int:
     """How many (object request, container server) pairs make sure that a quorum of container servers hears of a write that
-    only a quorum of object servers takes: ``max(Rc, Qc + Ro - Qo)``."""
+    only a quorum of object servers takes: ``max(Rc, Qc + Ro - Qo)``. And one for each object server at least: a write that
+    fails may still have been taken by any one of them, and come to life when it is repaired."""
     container_quorum = (container_replicas + 1) // 2
-    return max(container_replicas, container_quorum + object_count - object_quorum)
+    return max(container_replicas, object_count, container_quorum + object_count - object_quorum)
 
 
 def share_updates(nodes: Sequence[Any], requests: int, count: int | None = None, backwards: bool = False) -> list[list[Any]]:

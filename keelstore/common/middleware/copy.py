@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import unquote_to_bytes
 
 from keelstore.common import concurrency
 from keelstore.common.cluster import load_cluster
@@ -43,6 +43,7 @@ from keelstore.common.http import (
 from keelstore.common.internal import BodyOf, subrequest
 from keelstore.common.limits import Limits
 from keelstore.common.logs import logger_for
+from keelstore.common.names import quoted
 from keelstore.common.options import option, parse, positive
 
 AFTER: Final = ("catch_errors", "gatekeeper", "proxy_logging", "memcache", "tempauth", "authtoken", "keystoneauth",
@@ -293,8 +294,8 @@ def _aim_at_destination(request: Request, names: _Names, source: Response, body:
     environ[SOURCE] = SOURCE_NAME
 
     told = Headers({
-        "X-Copied-From-Account": _quoted(names.source_account),
-        "X-Copied-From": _quoted(names.source),
+        "X-Copied-From-Account": quoted(names.source_account),
+        "X-Copied-From": quoted(names.source),
         "X-Copied-From-Last-Modified": found.get("Last-Modified"),
         "X-Copied-From-Version-Id": found.get("X-Object-Version-Id"),
     })
@@ -316,10 +317,6 @@ def _metadata(found: Headers, is_fresh: bool) -> Headers:
     return copied
 
 
-def _quoted(text: str) -> str:
-    return quote(text.encode("utf-8", "surrogateescape"))
-
-
 def _whole_body(answer: Response, environ: Environ) -> bytes:
     """What the client would have been sent; the status line's page when there is no body of its own."""
     collected: list[Any] = []
@@ -335,7 +332,7 @@ def _summary(status: str, headers: Headers, text: bytes, source: str, is_json: b
     shown: dict[str, str] = {"Response Status": status, "Response Body": text.decode("utf-8", "replace")}
     shown.update((name, value) for name, value in headers.items()
                  if not is_sysmeta("object", name) and not is_transient_sysmeta(name) and not name.startswith("X-Backend"))
-    errors = [] if status.startswith("2") else [[_quoted(source), status]]
+    errors = [] if status.startswith("2") else [[quoted(source), status]]
     if is_json:
         return json.dumps({**shown, "Errors": errors}).encode("ascii")
     lines = [f"{name}: {value}\n" for name, value in sorted(shown.items())]

@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import unquote_to_bytes
 
 from keelstore.common.errors import BadRequest, PreconditionFailed, RequestError
 from keelstore.common.headers import Headers, is_true
@@ -31,7 +31,7 @@ from keelstore.common.http import (
 )
 from keelstore.common.internal import subrequest
 from keelstore.common.middleware.bodies import Answer
-from keelstore.common.names import api_path
+from keelstore.common.names import api_path, quoted
 from keelstore.common.options import option, parse
 from keelstore.common.registry import register_info
 from keelstore.common.relay import close
@@ -85,7 +85,7 @@ class Target:
         return f"/{version}/{self.account}/{self.path}"
 
     def quoted(self, version: str) -> str:
-        return quote(self.location(version).encode("utf-8", "surrogateescape"))
+        return quoted(self.location(version))
 
     @classmethod
     def of(cls, headers: Headers, account: str) -> Target | None:
@@ -190,9 +190,9 @@ class Symlink:
             raise BadRequest("Symlink cannot target itself")
         if request.content_length or (request.content_length is None and request.body_file.read(1)):
             raise BadRequest("Symlink requests require a zero byte body", headers={"Connection": "close"})
-        headers = Headers({_SYSMETA: _quoted(target.path)})
+        headers = Headers({_SYSMETA: quoted(target.path)})
         if target.has_account:
-            headers[f"{_SYSMETA}-Account"] = _quoted(target.account)
+            headers[f"{_SYSMETA}-Account"] = quoted(target.account)
         override = []
         if target.etag:
             if environ.get(OVERRIDE):
@@ -316,10 +316,6 @@ def _decoded(wire: str) -> str:
     return unquote_to_bytes(wire.encode("latin-1")).decode("utf-8", "surrogateescape")
 
 
-def _quoted(text: str) -> str:
-    return quote(text.encode("utf-8", "surrogateescape"))
-
-
 def _target_of(request: Request, account: str) -> Target:
     """What the headers of a PUT name. Raises RequestError."""
     path = _decoded(request.header("X-Symlink-Target"))
@@ -364,7 +360,7 @@ def _take_apart(entry: dict[str, Any], text: str, version: str, account: str) ->
     if "symlink_target" not in found:
         return
     entry["hash"] = "; ".join(kept)
-    owner = found.get("symlink_target_account") or _quoted(account)
+    owner = found.get("symlink_target_account") or quoted(account)
     entry["symlink_path"] = f"/{version}/{owner}/{found['symlink_target']}"
     if "symlink_target_etag" in found:
         entry["symlink_etag"] = found["symlink_target_etag"]
