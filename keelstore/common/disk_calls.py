@@ -23,7 +23,7 @@ from keelstore.common.syncs import Syncs
 
 T = TypeVar("T")
 _thread = native_module("_thread")
-_native_sleep = native_module("time").sleep
+_time = native_module("time")
 
 THREADS_PER_DEVICE = 4  # so that writers to one device share a journal commit
 
@@ -33,7 +33,7 @@ _native = _thread._local()  # set in disk threads, which must wait as native thr
 def pause(seconds: float) -> None:
     """Wait inside code that runs on either kind of thread: others run meanwhile, green ones where we are green."""
     if getattr(_native, "is_disk_thread", False):
-        _native_sleep(seconds)
+        _time.sleep(seconds)
     else:
         sleep(seconds)
 
@@ -156,13 +156,13 @@ class DiskThreads:
 
 _disk_threads = DiskThreads()
 _syncs = Syncs()
-_pace = Pace()
+_pace = Pace(_time.monotonic)
 _last_closes = LastCloses()
 
 
 def _forget_disks() -> None:
     global _disk_threads, _syncs, _pace, _last_closes
-    _disk_threads, _syncs, _pace, _last_closes = DiskThreads(), Syncs(), Pace(), LastCloses()
+    _disk_threads, _syncs, _pace, _last_closes = DiskThreads(), Syncs(), Pace(_time.monotonic), LastCloses()
 
 
 os.register_at_fork(after_in_child=_forget_disks)
@@ -204,7 +204,7 @@ def off_slow_disk(device: str, function: Callable[..., T], *args: Any) -> T:
     """Run a short disk call that the page cache answers, as a rule: here; or, while the device is slow, on a native thread
     for such calls, since a directory that is being written to can hold up who only looks into it.
     """
-    if _pace.may_be_slow(device) and _pace.keeps_off(device, _pace.clock()):
+    if is_off_limits(device):
         return _disk_threads.run(f"{device}: looks", function, *args)
     return function(*args)
 
@@ -213,7 +213,7 @@ def look(device: str, function: Callable[..., T], *args: Any) -> T:
     """As :func:`off_slow_disk`, for LOOK_S at most, or not at all where another takes longer. Raises DeviceBusy. What the
     call gives then is lost: it must not be a descriptor (:func:`open_to_read`).
     """
-    if _pace.may_be_slow(device) and _pace.keeps_off(device, _pace.clock()) and not getattr(_native, "is_disk_thread", False):
+    if is_off_limits(device) and not getattr(_native, "is_disk_thread", False):
         return _look(device, function, args)
     return function(*args)
 
@@ -259,14 +259,14 @@ class _Opened:
 
 def open_to_read(device: str, path: str) -> int:
     """A descriptor. As :func:`look`; raises OSError, too."""
-    if _pace.may_be_slow(device) and _pace.keeps_off(device, _pace.clock()) and not getattr(_native, "is_disk_thread", False):
+    if is_off_limits(device) and not getattr(_native, "is_disk_thread", False):
         return _look(device, _Opened, (path,)).take()
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def is_off_limits(device: str) -> bool:
     """Whether even short disk calls on the device are to stay off this thread: :func:`off_slow_disk`."""
-    return _pace.keeps_off(device, _pace.clock())
+    return _pace.may_be_slow(device) and _pace.keeps_off(device, _pace.clock())
 
 
 def lets_go() -> bool:

@@ -15,10 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from keelstore.common.concurrency import native_module
-
 T = TypeVar("T")
-_monotonic = native_module("time").monotonic
 
 SLOW_S = 1.0  # a disk call that takes longer shows a slow device,
 STUCK_S = 4.0  # of a call: who comes then need not wait, too
@@ -55,9 +52,8 @@ class Volume:
 
     def is_stuck(self, now: float) -> bool:
         """Whether a short call has not come back for LOOK_S: another would not, either."""
-        for began in self.looks.values():
-            return now - began > LOOK_S
-        return False
+        looks = list(self.looks.values())  # in one step: disk threads take theirs out
+        return bool(looks) and now - looks[0] > LOOK_S
 
     def wakes(self, now: float) -> None:
         """An upload begins where none is at work: what was known of a disk long ago is not."""
@@ -85,7 +81,7 @@ class Pace:
 
     __slots__ = ("_has_been_slow", "_shared", "_volumes", "_wary_until", "clock")
 
-    def __init__(self, clock: Callable[[], float] = _monotonic) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
         self._volumes: dict[str, Volume] = {}  # by device
         self._shared: dict[object, Volume] = {}  # by file system
@@ -107,10 +103,6 @@ class Pace:
             found = self._shared[file_system] = known if known is not None and is_own else Volume()
         self._volumes[device] = found
         return found
-
-    def is_slow(self, device: str, now: float) -> bool:
-        found = self._volumes.get(device)
-        return found is not None and found.is_slow(now)
 
     def keeps_off(self, device: str, now: float) -> bool:
         """Whether calls on the device leave the worker's own thread: because it is slow, or late with one right now; or for

@@ -4,12 +4,12 @@ from keelstore.common.pace import IDLE_S, LEAST, LOOK_S, SLOW_FOR_S, START, Pace
 
 
 def test_a_slow_device_is_kept_off_the_workers_own_thread():
-    pace = Pace()
-    assert not pace.is_slow("d1", 0.0)
+    pace = Pace(lambda: 0.0)
+    assert not pace.volume("d1").is_slow(0.0)
     seen = []
-    pace.run("d1", 100.0, lambda: seen.extend(pace.is_slow("d1", 100.0 + t) for t in (0.5, 1.5)))
+    pace.run("d1", 100.0, lambda: seen.extend(pace.volume("d1").is_slow(100.0 + t) for t in (0.5, 1.5)))
     assert seen == [False, True]  # while a call hangs, the next ones go elsewhere
-    assert not pace.is_slow("d2", 1e9)
+    assert not pace.volume("d2").is_slow(1e9)
 
 
 def test_a_device_that_was_slow_stays_so_for_a_while():
@@ -20,7 +20,7 @@ def test_a_device_that_was_slow_stays_so_for_a_while():
         now[0] += 2.0
 
     pace.run("d1", now[0], slow)
-    assert pace.is_slow("d1", now[0] + 9.9) and not pace.is_slow("d1", now[0] + 10.1)
+    assert pace.volume("d1").is_slow(now[0] + 9.9) and not pace.volume("d1").is_slow(now[0] + 10.1)
 
 
 def test_beside_a_call_that_is_late_the_next_leave_the_workers_own_thread():
@@ -39,9 +39,9 @@ def test_devices_that_share_a_file_system_share_what_is_known_of_it():
         now[0] += 2.0
 
     pace.run_apart("a", now[0], True, slow)
-    assert [pace.is_slow(device, now[0]) for device in "abc"] == [True, True, False]
+    assert [pace.volume(device).is_slow(now[0]) for device in "abc"] == [True, True, False]
     assert pace.share("b", 9) is not pace.share("a", 7)  # mounted elsewhere since
-    assert not pace.is_slow("b", now[0])
+    assert not pace.volume("b").is_slow(now[0])
 
 
 @pytest.mark.parametrize("rate", [1.0, 8.0, 100.0, 5000.0])
