@@ -19,8 +19,8 @@ from keelstore.cli import ring_reports, ring_usage
 from keelstore.cli.ring_arguments import Parser, UsageError
 from keelstore.cli.ring_progress import ProgressLine
 from keelstore.cli.ring_session import EXIT_ERROR, EXIT_OK, EXIT_WARNING, Refused, Session, say
-from keelstore.common import fs
 from keelstore.common.errors import LockTimeout, RingError
+from keelstore.common.locks import lock_directory
 from keelstore.common.ring import composite
 from keelstore.common.ring import format as ring_format
 from keelstore.common.ring.builder import MAX_BALANCE, RingBuilder
@@ -350,7 +350,7 @@ def _run(program: str, args: Sequence[str]) -> int:
     folder = os.path.dirname(os.path.abspath(builder_file))
     lock: AbstractContextManager[object] = nullcontext()
     if program.endswith("-safe"):
-        lock = fs.lock_directory(folder, LOCK_S)
+        lock = lock_directory(folder, LOCK_S)
     try:
         with lock:
             session = Session(program, builder_file, ring_file, args[2:], time.time())

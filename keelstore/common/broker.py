@@ -40,6 +40,7 @@ from keelstore.common.errors import (
     ObjectNotFound,
     StorageError,
 )
+from keelstore.common.locks import lock_directory
 
 BUSY_TIMEOUT_S = 25.0
 STALE_READ_TIMEOUT_S = 2.0  # then a GET or HEAD does without what is pending; short of the proxy's patience for a node
@@ -243,7 +244,7 @@ class Broker(Steps):
             self._turn.release()
 
     def _append(self, path: str, entry: bytes, timeout_s: float) -> bool:
-        with fs.lock_directory(self.directory, timeout_s):
+        with lock_directory(self.directory, timeout_s):
             return pending.append(path, entry)
 
     def _write_now(
@@ -272,7 +273,7 @@ class Broker(Steps):
         try:
             connection = self._open(migrates=True)
             if records or (takes_pending and self.pending_size()):
-                with fs.lock_directory(self.directory, timeout_s):
+                with lock_directory(self.directory, timeout_s):
                     result = self._transaction(connection, function, [*self._read_pending(), *records])
                     fs.truncate(self.pending_path)
             else:
@@ -474,7 +475,7 @@ class Broker(Steps):
                 fs.sync_file(fd)
             finally:
                 os.close(fd)
-            with fs.lock_directory(self.directory, self.pending_timeout_s):
+            with lock_directory(self.directory, self.pending_timeout_s):
                 if os.path.exists(path):
                     raise AlreadyExists(path)
                 fs.rename_durably(temporary, path)
@@ -540,7 +541,7 @@ class Broker(Steps):
         if not self._lock.acquire(timeout=timeout_s):
             raise LockTimeout(f"{self.path}: connection busy for {timeout_s} s")
         try:
-            with fs.lock_directory(self.directory, timeout_s):
+            with lock_directory(self.directory, timeout_s):
                 if self.pending_size():
                     return ""
                 connection = self._open(migrates=True)

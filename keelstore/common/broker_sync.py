@@ -22,6 +22,7 @@ from keelstore.common.db_transfer import arrived_path
 from keelstore.common.disk_calls import on_disk_thread
 from keelstore.common.errors import BadRequest
 from keelstore.common.http import Response
+from keelstore.common.locks import lock_directory
 from keelstore.common.names import database_file
 from keelstore.common.timestamp import Timestamp
 
@@ -169,7 +170,7 @@ class Receiver:
         if is_replacement:  # our caller's transaction keeps others from the old file
             fs.rename_durably(arrived, target)
         else:
-            with fs.lock_directory(broker.directory, broker.pending_timeout_s):
+            with lock_directory(broker.directory, broker.pending_timeout_s):
                 if os.path.exists(target):
                     raise DatabaseNotFound(target)
                 fs.rename_durably(arrived, target)

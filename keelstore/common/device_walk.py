@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final, NamedTuple, TypeVar
 
-from keelstore.common import fs
 from keelstore.common.daemon_frame import ALL, Selection
+from keelstore.common.devices import check_device, is_device_name
 from keelstore.common.disk_calls import on_disk_thread
 from keelstore.common.errors import DeviceUnavailable
 from keelstore.common.names import database_file
@@ -34,7 +34,7 @@ def usable_device(root: str, name: str, mount_check: bool) -> Device:
     """A device that a server would serve. Raises DeviceUnavailable. For a green thread; others run meanwhile: a disk that is
     sick may take its time to say whether it is there.
     """
-    return Device(name, on_disk_thread(name, fs.check_device, root, name, mount_check))
+    return Device(name, on_disk_thread(name, check_device, root, name, mount_check))
 
 
 def usable_devices(root: str, mount_check: bool, logger: logging.Logger, only: Selection = ALL) -> list[Device]:
@@ -46,7 +46,7 @@ def usable_devices(root: str, mount_check: bool, logger: logging.Logger, only: S
         logger.error("%s: the devices cannot be listed: %s", root, error.strerror)
         return []
     for name in names:
-        if not only.has_device(name) or not fs.is_device_name(name):
+        if not only.has_device(name) or not is_device_name(name):
             continue
         try:
             found.append(usable_device(root, name, mount_check))

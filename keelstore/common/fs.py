@@ -28,115 +28,20 @@ import errno
 import fcntl
 import os
 import random
-import re
-import stat
 import string
 import sys
-import time
 import uuid
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from keelstore.common import unsynced
-from keelstore.common.errors import DeviceFull, DeviceUnavailable, LockTimeout, XattrNotSupported
+from keelstore.common.errors import DeviceFull, DeviceUnavailable, XattrNotSupported
 
 MAX_NAME = 255  # bytes of one path component
-_DEVICE_NAME = re.compile(r"[A-Za-z0-9_.~-]{1,255}")
 _IOV_MAX = 1024  # pieces of one writev
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NO_XATTR = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP})
 _NO_TMPFILE = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL})
-
-# -- devices -----------------------------------------------------------------------------------------------------------
-
-
-def is_device_name(name: str) -> bool:
-    """Whether ``name`` may name a device: one path component that URL quoting leaves as it is, and not ``.`` or
-    ``..``.
-    """
-    return _DEVICE_NAME.fullmatch(name) is not None and name not in (".", "..")
-
-
-def is_mounted(path: str) -> bool:
-    """Whether a device directory is a mount point, or stands for one by a regular file ``.ismount`` in it."""
-    try:
-        own = os.lstat(path)
-        if not stat.S_ISLNK(own.st_mode):
-            parent = os.lstat(os.path.dirname(path))
-            if own.st_dev != parent.st_dev or own.st_ino == parent.st_ino:
-                return True
-        return stat.S_ISREG(os.lstat(f"{path}/.ismount").st_mode)
-    except OSError:
-        return False
-
-
-def check_device(devices: str, name: str, mount_check: bool) -> str:
-    """The directory of a usable device. Raises DeviceUnavailable: bad name, not mounted, or not a directory."""
-    if is_device_name(name):
-        path = f"{devices}/{name}"
-        if is_mounted(path) if mount_check else os.path.isdir(path):
-            return path
-    raise DeviceUnavailable(name)
-
-
-# -- locks -------------------------------------------------------------------------------------------------------------
-
-
-class lock_directory:  # noqa: N801 - reads as a statement: with lock_directory(path):
-    """Hold the lock of a directory, shared with every process that locks as the field does (``spec: on-disk 1``).
-
-    flock on ``<path>/.lock[-name][-i]``; ``limit`` holders may have it at once, on ``.lock``, ``.lock-1``, ... Raises
-    LockTimeout after ``timeout_s`` seconds, FileNotFoundError when the directory is missing. Works on green and on disk
-    threads. Do not call ``on_disk_thread`` while holding it: the threads of the device may all be waiting for it.
-    """
-
-    __slots__ = ("_fd", "_paths", "timeout_s")
-
-    def __init__(self, path: str, timeout_s: float = 10.0, name: str = "", limit: int = 1):
-        base = f"{path}/.lock-{name}" if name else f"{path}/.lock"
-        self._paths = (base,) if limit <= 1 else (base, *(f"{base}-{i}" for i in range(1, limit)))
-        self.timeout_s = timeout_s
-        self._fd = -1
-
-    def take(self) -> bool:
-        """Whether it was to be had at once, and is held now, until :meth:`release`."""
-        for path in self._paths:
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.fstat(fd).st_nlink:  # else its directory was removed, and others lock another file
-                    self._fd = fd
-                    return True
-            except OSError as error:
-                if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                    os.close(fd)
-                    raise
-            os.close(fd)
-        return False
-
-    def __enter__(self) -> lock_directory:
-        if self.take():
-            return self
-        from keelstore.common.disk_calls import pause  # not above: operators' tools write files without green threads
-
-        deadline = time.monotonic() + self.timeout_s
-        wait = 0.0005  # most holders are gone in microseconds; the field's step is 10 ms
-        while True:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise LockTimeout(f"{self._paths[0]}: not had within {self.timeout_s} s")
-            pause(min(wait, left))
-            if self.take():
-                return self
-            wait = min(wait * 2, 0.01 if left > self.timeout_s / 2 else 0.1)
-
-    def release(self) -> None:
-        fd, self._fd = self._fd, -1
-        os.close(fd)
-
-    def __exit__(self, *args: object) -> None:
-        self.release()
-
 
 # -- power -------------------------------------------------------------------------------------------------------------
 

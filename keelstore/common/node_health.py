@@ -31,7 +31,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from keelstore import __version__
-from keelstore.common import concurrency, fs
+from keelstore.common import concurrency
+from keelstore.common.devices import is_device_name
 from keelstore.common.disk_calls import on_disk_thread
 from keelstore.common.errors import WaitTimeout
 from keelstore.common.recon_cache import ReconCache
@@ -70,7 +71,7 @@ def health(role: str, recon_cache: str, devices: str, mount_check: bool, reserve
 def look_at_devices(root: str, mount_check: bool, reserve: Reserve) -> dict[str, Any]:
     """What each directory below ``root`` says of itself."""
     try:
-        names = sorted(name for name in os.listdir(root) if fs.is_device_name(name))
+        names = sorted(name for name in os.listdir(root) if is_device_name(name))
     except OSError:
         return {}
     found = each_device(root, names, lambda path: look_at_device(path, mount_check, reserve))

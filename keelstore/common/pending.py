@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from keelstore.common import fs, plainpickle
+from keelstore.common.locks import lock_directory
 
 CAP = 131072  # bytes; beyond it an update goes into the database with all that waits
 
@@ -58,7 +59,7 @@ def append_at_once(path: str, directory: str, entry: bytes) -> bool:
     """As :func:`append`, under the lock of the directory. False, with nothing done, when another holds the lock, too. Raises
     as ``append``.
     """
-    lock = fs.lock_directory(directory)
+    lock = lock_directory(directory)
     if not lock.take():
         return False
     try:

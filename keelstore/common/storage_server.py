@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from keelstore import __version__
-from keelstore.common import fs
 from keelstore.common.cluster import Cluster
+from keelstore.common.devices import check_device
 from keelstore.common.errors import (
     BadRequest,
     DatabaseCorrupt,
@@ -131,7 +131,7 @@ class StorageServer:
 
     def device_path(self, device: str) -> str:
         """The directory of a usable device. Raises DeviceUnavailable (507)."""
-        return fs.check_device(self.options_common.devices, device, self.options_common.mount_check)
+        return check_device(self.options_common.devices, device, self.options_common.mount_check)
 
     def check_space(self, device_path: str) -> None:
         """Raises DeviceFull (507) when the device is within its reserve."""

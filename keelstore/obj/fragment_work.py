@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from keelstore.common import concurrency, fs
+from keelstore.common import concurrency
 from keelstore.common.daemon_frame import World
 from keelstore.common.disk_calls import on_disk_thread
 from keelstore.common.errors import LockTimeout
 from keelstore.common.headers import REBUILD_NOW
+from keelstore.common.locks import lock_directory
 from keelstore.common.policy import ErasureCodingPolicy
 from keelstore.common.ring.ring import Node, Ring
 from keelstore.common.work import Risk
@@ -286,7 +287,7 @@ class FragmentWork:
     def _remove_partition(self, job: FragmentJob, policy: ErasureCodingPolicy, result: Result) -> None:
         path = self.source(policy, job.device, job.partition).partition_path
         try:
-            with fs.lock_directory(path, LOCK_S, name="replication"):
+            with lock_directory(path, LOCK_S, name="replication"):
                 result.is_gone = on_disk_thread(job.device, remove_partition, path)
         except FileNotFoundError:
             result.is_gone = True

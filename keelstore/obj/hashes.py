@@ -25,6 +25,7 @@ from typing import Any
 
 from keelstore.common import fs, plainpickle
 from keelstore.common.errors import DeviceFull, StorageError
+from keelstore.common.locks import lock_directory
 from keelstore.obj.fileset import FileSet
 from keelstore.obj.hashdir import DAMAGED_DIRECTORY, Rules, clean
 from keelstore.obj.layout import HASHES_FILE, INVALIDATIONS_FILE, SUFFIXES, is_hash, is_suffix
@@ -66,7 +67,7 @@ class changing:  # noqa: N801 - reads as a statement: with changing(path, suffix
 
     def __init__(self, partition_path: str, suffix: str, timeout_s: float = 10.0):
         self._partition_path, self._suffix = partition_path, suffix
-        self._lock = fs.lock_directory(partition_path, timeout_s)
+        self._lock = lock_directory(partition_path, timeout_s)
 
     def __enter__(self) -> None:
         self._lock.__enter__()
@@ -121,7 +122,7 @@ def write_hashes(partition_path: str, hashes: dict[str, Any], now: float, is_dur
 def consolidate(partition_path: str, now: float) -> dict[str, Any]:
     """Move the journal into hashes.pkl, and give that. Raises LockTimeout, FileNotFoundError, OSError."""
     journal = f"{partition_path}/{INVALIDATIONS_FILE}"
-    with fs.lock_directory(partition_path):
+    with lock_directory(partition_path):
         hashes = read_hashes(partition_path)
         lines = fs.read_file(journal)
         if lines:
@@ -177,7 +178,7 @@ def get_hashes(
                 changed = True
             if not changed and before.get("valid"):
                 break
-            with fs.lock_directory(partition_path):
+            with lock_directory(partition_path):
                 now_there = read_hashes(partition_path)
                 if now_there == before:
                     write_hashes(partition_path, dict(hashes), now)

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from keelstore.common import concurrency, fs
+from keelstore.common import concurrency
 from keelstore.common.daemon_frame import World
 from keelstore.common.disk_calls import on_disk_thread
 from keelstore.common.errors import LockTimeout
+from keelstore.common.locks import lock_directory
 from keelstore.common.peers import Peers
 from keelstore.common.policy import Policy
 from keelstore.common.ring.ring import Node, Ring
@@ -138,7 +139,7 @@ class PartitionWork:
         result = Result()
         path = source.partition_path
         try:
-            with fs.lock_directory(path, LOCK_S, name="replication"):
+            with lock_directory(path, LOCK_S, name="replication"):
                 suffixes = on_disk_thread(source.device, suffixes_of, path)
                 if suffixes:
                     self._send_home(job, source, suffixes, result)

@@ -26,7 +26,9 @@ from typing import Final, NamedTuple
 from keelstore.common import fs
 from keelstore.common.daemon_frame import ALL, Selection
 from keelstore.common.device_walk import hash_directories, partitions
+from keelstore.common.devices import check_device, is_device_name
 from keelstore.common.errors import DeviceUnavailable, StorageError
+from keelstore.common.locks import lock_directory
 from keelstore.common.policy import Policy
 from keelstore.common.work import RateLimit
 from keelstore.obj import hashes, layout
@@ -94,7 +96,7 @@ class Relinker:
                 yield f"{name}: cannot be used ({error})"
 
     def _check(self, name: str) -> str:
-        return fs.check_device(self.options.devices, name, self.options.mount_check)
+        return check_device(self.options.devices, name, self.options.mount_check)
 
 
 class PolicyOnDevice:
@@ -223,7 +225,7 @@ class PolicyOnDevice:
     def _remove_partition(self, path: str) -> None:
         """An empty one. Who waits for its lock finds that it is gone, and begins again."""
         try:
-            with fs.lock_directory(path, name="replication"), fs.lock_directory(path):
+            with lock_directory(path, name="replication"), lock_directory(path):
                 if set(os.listdir(path)) <= set(_PARTITION_FILES):
                     for name in _PARTITION_FILES:
                         fs.remove_file(f"{path}/{name}")
@@ -238,7 +240,7 @@ def devices_in(root: str, wanted: Iterable[str], log: logging.Logger | Log) -> l
     if names:
         return names
     try:
-        return sorted(entry.name for entry in os.scandir(root) if fs.is_device_name(entry.name) and entry.is_dir())
+        return sorted(entry.name for entry in os.scandir(root) if is_device_name(entry.name) and entry.is_dir())
     except OSError as error:
         log.error("%s: the devices cannot be listed: %s", root, error.strerror)
         return []

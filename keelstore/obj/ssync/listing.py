@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from keelstore.common import fs
 from keelstore.common.errors import StorageError
+from keelstore.common.locks import lock_directory
 from keelstore.obj import hashes
 from keelstore.obj.fileset import FileSet, resolve
 from keelstore.obj.hashdir import DAMAGED_DIRECTORY, Rules, clean, parse_names
@@ -161,7 +162,7 @@ def remove_partition(partition_path: str) -> bool:
     A writer that comes meanwhile makes its directories anew, or finds that they stay.
     """
     try:
-        with fs.lock_directory(partition_path, 1.0):
+        with lock_directory(partition_path, 1.0):
             left = os.listdir(partition_path)
             for name in left:
                 if is_suffix(name):

@@ -37,6 +37,7 @@ from keelstore.common.headers import Headers, environ_key
 from keelstore.common.http import DIGEST, IN_PROCESS, Request, Response, call_app
 from keelstore.common.httpinput import FileLike
 from keelstore.common.localcall import BytesBody, make_environ
+from keelstore.common.locks import lock_directory
 from keelstore.common.policy import ErasureCodingPolicy
 from keelstore.obj import layout
 from keelstore.obj.fileset import FileSet
@@ -55,6 +56,7 @@ from keelstore.obj.ssync.protocol import (
     SsyncError,
     Want,
 )
+from keelstore.obj.writer import WRITE_SIZE
 
 if TYPE_CHECKING:
     from keelstore.obj.server import ObjectServer
@@ -113,7 +115,7 @@ class PieceOf(FileLike):
     """
 
     __slots__ = ("_error", "_source", "left", "released")
-    step = 524288  # bytes that are best taken at once: of a sender in this process that is what it made, uncut
+    step = WRITE_SIZE  # bytes that are best taken at once: of a sender in this process that is what it made, uncut
 
     def __init__(self, source: Any, size: int):
         self._held = b""
@@ -221,10 +223,10 @@ class Receiver:
         path = f"{self.device_path}/{datadir}/{self.partition}"
         fs.make_directories(path, self.device_path)
         timeout_s = options.replication_lock_timeout
-        held.enter_context(fs.lock_directory(path, timeout_s, name="replication"))
+        held.enter_context(lock_directory(path, timeout_s, name="replication"))
         limit = options.replication_concurrency_per_device
         if limit:
-            held.enter_context(fs.lock_directory(self.device_path, timeout_s, limit=limit))
+            held.enter_context(lock_directory(self.device_path, timeout_s, limit=limit))
         held.callback(self._pool.wait_all)  # first of all: no sub-request may outlive the locks
 
     def _line(self) -> bytes:

@@ -10,6 +10,7 @@ import pytest
 
 from keelstore.cli import ring_builder, ring_usage
 from keelstore.common import fs
+from keelstore.common.locks import lock_directory
 from keelstore.common.ring import format as ring_format
 from keelstore.common.ring.builder import RingBuilder
 from test.unit.common.ring.support import cluster, rebalanced
@@ -496,7 +497,7 @@ def test_safe_waits_for_the_lock_of_the_directory(made, monkeypatch):
     held, done = threading.Event(), threading.Event()
 
     def hold():
-        with fs.lock_directory(os.getcwd(), 1):
+        with lock_directory(os.getcwd(), 1):
             held.set()
             done.wait(10)
 

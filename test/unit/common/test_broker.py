@@ -22,6 +22,7 @@ from keelstore.common.broker_steps import merge_metadata
 from keelstore.common.errors import BadRequest, DatabaseCorrupt, DeviceFull, LockTimeout
 from keelstore.common.limits import Limits
 from keelstore.common.listing import ListingQuery
+from keelstore.common.locks import lock_directory
 from keelstore.container.broker import ContainerBroker
 
 log = logging.getLogger("test")
@@ -188,7 +189,7 @@ def test_stale_reads_go_on_when_the_directory_is_locked(broker, monkeypatch):
     monkeypatch.setattr("keelstore.common.broker.STALE_READ_TIMEOUT_S", 0.02)
     broker.pending_timeout_s = 0.02
     put(broker, "o")
-    with fs.lock_directory(broker.directory):
+    with lock_directory(broker.directory):
         assert broker.info(may_be_stale=True).object_count == 0
         with pytest.raises(LockTimeout):
             broker.info()

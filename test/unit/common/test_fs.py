@@ -10,24 +10,10 @@ import time
 import pytest
 
 from keelstore.common import concurrency, disk_calls, fs, unsynced
-from keelstore.common.errors import DeviceFull, DeviceUnavailable, LockTimeout, XattrNotSupported
+from keelstore.common.errors import DeviceFull, DeviceUnavailable, XattrNotSupported
 from test.support.faulty_os import Crash, FaultyOs
 
-# -- devices
-
-
-@pytest.mark.parametrize("name", ["d1", "sda1", "disk-1_a.b~c", "x" * 255])
-def test_device_names_that_are_fine(name):
-    assert fs.is_device_name(name)
-
-
-@pytest.mark.parametrize(
-    "name", ["", ".", "..", "a/b", "../etc", "/etc", "a\x00b", "x" * 256, "a b", "a%2fb", "ä", "a+b", "\udc80"]
-)
-def test_device_names_that_are_refused(name, tmp_path):
-    assert not fs.is_device_name(name)
-    with pytest.raises(DeviceUnavailable):
-        fs.check_device(str(tmp_path), name, False)
+# -- durable verbs
 
 
 def test_a_device_that_went_away_is_not_made_again(tmp_path):
@@ -39,114 +25,6 @@ def test_a_device_that_went_away_is_not_made_again(tmp_path):
     os.makedirs(device)
     assert fs.make_directories(f"{device}/objects/7", device) == (f"{device}/objects", device)
     assert fs.make_directories(device, device) == ()
-
-
-def test_device_must_be_a_directory(tmp_path):
-    (tmp_path / "file").write_text("")
-    (tmp_path / "dir").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "dir")
-    assert fs.check_device(str(tmp_path), "dir", False) == f"{tmp_path}/dir"
-    assert fs.check_device(str(tmp_path), "link", False) == f"{tmp_path}/link"
-    for name in ("file", "absent"):
-        with pytest.raises(DeviceUnavailable):
-            fs.check_device(str(tmp_path), name, False)
-
-
-def test_mount_check_wants_a_mount_point_or_its_stand_in(tmp_path):
-    (tmp_path / "dir").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "dir")
-    for name in ("dir", "link"):
-        with pytest.raises(DeviceUnavailable):
-            fs.check_device(str(tmp_path), name, True)
-    (tmp_path / "dir" / ".ismount").mkdir()
-    assert not fs.is_mounted(f"{tmp_path}/dir")
-    (tmp_path / "dir" / ".ismount").rmdir()
-    (tmp_path / "dir" / ".ismount").write_text("")
-    for name in ("dir", "link"):
-        assert fs.check_device(str(tmp_path), name, True) == f"{tmp_path}/{name}"
-    assert fs.is_mounted("/proc") and fs.is_mounted("/")
-
-
-# -- locks
-
-
-def test_lock_excludes_and_times_out(tmp_path):
-    path = str(tmp_path)
-    with fs.lock_directory(path):
-        assert os.path.exists(f"{path}/.lock")
-        with pytest.raises(LockTimeout), fs.lock_directory(path, 0.02):
-            pass
-        with fs.lock_directory(path, 0.02, name="replication"):
-            assert os.path.exists(f"{path}/.lock-replication")
-    with fs.lock_directory(path, 0):
-        pass
-
-
-def test_lock_with_a_limit_has_that_many_holders(tmp_path):
-    path = str(tmp_path)
-    with fs.lock_directory(path, limit=2), fs.lock_directory(path, limit=2):
-        assert sorted(os.listdir(path)) == [".lock", ".lock-1"]
-        with pytest.raises(LockTimeout), fs.lock_directory(path, 0.01, limit=2):
-            pass
-
-
-def test_lock_of_a_missing_directory_says_so(tmp_path):
-    with pytest.raises(FileNotFoundError), fs.lock_directory(f"{tmp_path}/absent"):
-        pass
-
-
-def test_waiting_for_a_lock_lets_others_run(tmp_path):
-    order = []
-    lock = fs.lock_directory(str(tmp_path))
-    lock.__enter__()
-
-    def wait():
-        with fs.lock_directory(str(tmp_path), 5):
-            order.append("had")
-
-    def release():
-        order.append("release")
-        lock.__exit__()
-
-    tasks = [concurrency.spawn(wait), concurrency.spawn(release)]
-    for task in tasks:
-        task.wait()
-    assert order == ["release", "had"]
-
-
-def test_lock_is_had_by_one_disk_thread_at_a_time(tmp_path):
-    held, most = [], []
-
-    def work():
-        for _ in range(20):
-            with fs.lock_directory(str(tmp_path), 10):
-                held.append(1)
-                most.append(len(held))
-                held.pop()
-
-    tasks = [concurrency.spawn(disk_calls.on_disk_thread, "lock-test", work) for _ in range(3)]
-    for task in tasks:
-        task.wait()
-    assert max(most) == 1 and len(most) == 60
-
-
-def test_lock_file_that_was_removed_is_not_trusted(tmp_path, monkeypatch):
-    directory = tmp_path / "part"
-    directory.mkdir()
-    real, done = fs.fcntl.flock, list[int]()
-
-    def flock(fd, how):
-        if not done:
-            done.append(1)
-            os.unlink(directory / ".lock")  # another process cleaned the directory between our open and flock
-        real(fd, how)
-
-    monkeypatch.setattr(fs.fcntl, "flock", flock)
-    with fs.lock_directory(str(directory), 1), pytest.raises(LockTimeout), fs.lock_directory(str(directory), 0):
-        pass
-
-
-# -- durable verbs
 
 
 def test_directories_made_are_reported_innermost_first(tmp_path):

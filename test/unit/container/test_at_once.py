@@ -7,10 +7,11 @@ import os
 
 import pytest
 
-from keelstore.common import fs, wsgi
+from keelstore.common import wsgi
 from keelstore.common.backend import Backend
 from keelstore.common.headers import Headers
 from keelstore.common.http import call_app
+from keelstore.common.locks import lock_directory
 from keelstore.common.middleware.healthcheck import Healthcheck, HealthcheckOptions
 from keelstore.common.paste_config import Component, Configuration
 from keelstore.common.ranges import ShardRange, State
@@ -89,7 +90,7 @@ def test_all_else_is_asked_in_full(server, method, path, headers):
 def test_nothing_is_done_while_another_holds_the_lock(server):
     directory = os.path.dirname(server.db("a", "c"))
     before = pending(server)
-    with fs.lock_directory(directory):
+    with lock_directory(directory):
         assert ask(server, "PUT", "/a/c/o") is None
     assert pending(server) == before
     assert ask(server, "PUT", "/a/c/o").status == 201

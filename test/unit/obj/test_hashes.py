@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from keelstore.common import fs
 from keelstore.common.errors import LockTimeout
+from keelstore.common.locks import lock_directory
 from keelstore.obj import hashes, layout
 from keelstore.obj.fileset import resolve
 from keelstore.obj.layout import StoredFile, parse_name
@@ -211,7 +212,7 @@ def test_two_that_compute_at_once_give_up_in_the_end(box, monkeypatch):
 
 def test_partition_that_another_holds(box):
     place = box.put()
-    with fs.lock_directory(place.partition_path), pytest.raises(LockTimeout):
+    with lock_directory(place.partition_path), pytest.raises(LockTimeout):
         hashes.invalidate(place.partition_path, "abc", 0.01)
 
 

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from keelstore.common import concurrency, events, fs
+from keelstore.common import concurrency, events
 from keelstore.common.backend import serve_locally
 from keelstore.common.daemon_frame import ALL, Selection, World
 from keelstore.common.headers import Headers
+from keelstore.common.locks import lock_directory
 from keelstore.common.recon_cache import ReconCache
 from keelstore.common.ring.ring import Node
 from keelstore.common.room import Reserve
@@ -220,7 +221,7 @@ def test_nothing_is_removed_while_somebody_receives_into_the_partition(cluster: 
     assert cluster.put("o") == 201
     cluster.cluster.start(primaries[0].address)
     path = cluster.cluster.device_path(handoffs[0].device) / "objects" / str(cluster.part("o"))
-    with fs.lock_directory(str(path), name="replication"):
+    with lock_directory(str(path), name="replication"):
         cluster.replicator(cluster.number(handoffs[0])).run_once()
     assert handoffs[0].device in cluster.holders("o")
 

@@ -13,9 +13,9 @@ import pytest
 from keelstore.common import concurrency, sockets
 from keelstore.common.backend import Backend
 from keelstore.common.duplex import Duplex
-from keelstore.common.fs import lock_directory
 from keelstore.common.headers import Headers
 from keelstore.common.httpserver import Server, ServerOptions
+from keelstore.common.locks import lock_directory
 from test.support.objects import HASH_PATH, OBJECT, ServerBox, stamp
 
 T1, T2, T3, T9 = (stamp(seconds) for seconds in (1, 2, 3, 9))

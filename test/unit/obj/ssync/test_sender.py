@@ -16,8 +16,10 @@ from keelstore.common import concurrency, fs, sockets
 from keelstore.common.backend import Backend
 from keelstore.common.http import Response
 from keelstore.common.httpserver import Server, ServerOptions
+from keelstore.common.locks import lock_directory
 from keelstore.common.ring.ring import Node
 from keelstore.obj import hashes
+from keelstore.obj.ssync import listing
 from keelstore.obj.ssync.listing import remove_objects, remove_partition, state_of
 from keelstore.obj.ssync.sender import Outcome, Sender, Source
 from test.support.objects import HASH_PATH, POLICIES, ServerBox, StoreBox, stamp
@@ -249,9 +251,8 @@ def test_a_lock_that_is_held_keeps_what_was_proven(tmp_path: Path, monkeypatch: 
     for name in "abc":
         pair.ours.put(name, b"x", 1)
     proven, path = pair.sync().held, pair.source.partition_path
-    lock = fs.lock_directory
-    with lock(path), monkeypatch.context() as patch:
-        patch.setattr(fs, "lock_directory", lambda path, timeout_s: lock(path, 0.01))
+    with lock_directory(path), monkeypatch.context() as patch:
+        patch.setattr(listing, "lock_directory", lambda path, timeout_s: lock_directory(path, 0.01))
         assert remove_objects(path, proven, pair.ours.store.rules(0)) == 0
     assert remove_objects(path, proven, pair.ours.store.rules(0)) == 3
 
