@@ -7,7 +7,7 @@ that is no answer). An HTTP error status is an answer. See doc/design/architectu
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from keelstore.common import localcall
 from keelstore.common.duplex import Duplex, http_duplex, local_duplex
@@ -17,6 +17,7 @@ from keelstore.common.httpclient import HttpClient, HttpUpload
 from keelstore.common.localcall import LocalUpload
 
 Address = tuple[str, int]
+RowTaker = Callable[[str, str], bool]  # device, partition
 
 _local: dict[Address, WSGIApp] = {}  # the roles that this process serves
 
@@ -77,12 +78,19 @@ class Backend:
             return localcall.call(app, address, method, path, headers, query, body, timeout_s, digest)
         return self._http.call(address, method, path, headers, query, body, timeout_s)
 
-    def at_once(self, address: Address, method: str, path: str, headers: Headers) -> Response | None:
-        """The answer to a request without a body from who is in this process and can give it without waiting; None, with
-        nothing done: ask in full. Raises BackendError.
+    def row_taker(self, address: Address, method: str, path: str, headers: Headers) -> RowTaker | None:
+        """What has a container server in this process take one row, on devices that are named to it, where that waits for
+        nothing: ``ContainerServer.row_taker``. None: ask in full.
         """
-        app = self._local.get(address)
-        return None if app is None else localcall.at_once(app, address, method, path, headers)
+        found = getattr(self._local.get(address), "row_taker", None)
+        taker: RowTaker | None = None if found is None else found(method, path, headers)
+        return taker
+
+    def together(self, address: Address) -> Any:
+        """What has devices of a node in this process make a small change together, ``obj/together.change`` without its
+        server, the same for each of the node's addresses; None: ask each.
+        """
+        return getattr(self._local.get(address), "together", None)
 
     def upload(
         self, address: Address, path: str, headers: Headers, query: str = "", method: str = "PUT",

@@ -195,6 +195,30 @@ class time_limit:  # noqa: N801 - reads as a statement: with time_limit(3):
             self._timer.cancel()
 
 
+class brief_limit:  # noqa: N801 - as time_limit
+    """As :class:`time_limit`, cheap, for a length that many use: :class:`Limits`. ``is_over``: the WaitTimeout is its own,
+    and not that of a limit around it.
+    """
+
+    __slots__ = ("_entry", "_limits", "_seconds")
+
+    def __init__(self, seconds: float):
+        self._seconds = seconds
+
+    def __enter__(self) -> brief_limit:
+        self._limits = _crew().limits(self._seconds) or Limits(get_hub(), self._seconds)
+        self._entry = self._limits.begin(greenlet.getcurrent())
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self._limits.end(self._entry)
+
+    @property
+    def is_over(self) -> bool:
+        due: float = self._entry[0]
+        return bool(get_hub().clock() >= due)
+
+
 class _Apart:
     """A call on a green thread of its own. ``caller`` is who waits for it, None when nobody does (any more)."""
 

@@ -19,7 +19,7 @@ from keelstore.common.concurrency import current_green, get_hub, native_module, 
 from keelstore.common.errors import DeviceBusy
 from keelstore.common.last_closes import LastCloses
 from keelstore.common.pace import LOOK_S, Pace
-from keelstore.common.syncs import Syncs
+from keelstore.common.syncs import Syncing, Syncs
 
 T = TypeVar("T")
 _thread = native_module("_thread")
@@ -286,3 +286,19 @@ def sync(fds: Sequence[int], data_only: bool = False) -> Sequence[int]:
     Gives those that cannot be synced here (not a green thread, or not this kernel): the caller must do it and block.
     """
     return fds if getattr(_native, "is_disk_thread", False) else _syncs.sync(fds, data_only)
+
+
+def syncs_here(device: str) -> bool:
+    """Whether changes of the device may be made here, green, with syncs by :func:`sync_sets`."""
+    return (_syncs.is_possible and not getattr(_native, "is_disk_thread", False) and _syncs.opens()
+            and not _pace.keeps_off(device, _pace.clock()))
+
+
+def sync_sets(sets: Sequence[Sequence[int]], seconds: float) -> list[Syncing]:
+    """See :meth:`Syncs.sync_sets`. Only where :func:`syncs_here` was true."""
+    return _syncs.sync_sets(sets, seconds)
+
+
+def finish_sync(syncing: Syncing) -> None:
+    """See :meth:`Syncs.finish`."""
+    _syncs.finish(syncing)

@@ -147,6 +147,14 @@ class Turn:
         self.is_writing = True
         turns.enter(self, now)
 
+    def begin_at_once(self) -> bool:
+        """As :meth:`begin`, where that waits for nothing; else False, with nothing done."""
+        turns = self._turns
+        if not self._has_begun and (turns.waiting or len(turns.at_work) >= turns.volume.window):
+            return False
+        self.begin()
+        return True
+
     def rest(self) -> None:
         """It has nothing to write for now."""
         self.is_writing = False
@@ -197,6 +205,9 @@ class _NoTurn(Turn):
 
     def begin(self) -> None:
         pass
+
+    def begin_at_once(self) -> bool:
+        return True
 
     def rest(self) -> None:
         pass

@@ -31,8 +31,8 @@ import random
 import string
 import sys
 import uuid
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Generator, Iterable, Sequence
+from typing import Protocol
 
 from keelstore.common import unsynced
 from keelstore.common.errors import DeviceFull, DeviceUnavailable, XattrNotSupported
@@ -72,18 +72,41 @@ def _sync(fds: Sequence[int], data_only: bool = False) -> None:
         (os.fdatasync if data_only else os.fsync)(fd)
 
 
+Steps = Generator[Sequence[int], None, None]
+"""A change that stops where it has to wait, and gives the open files to be synced there; none: it waits for something else,
+and does so when it goes on. What the sync raises is to be thrown into it. So several can share their waits
+(``disk_steps.py``); :func:`carry_out` does one alone.
+"""
+
+
+def carry_out(steps: Steps) -> None:
+    """A change to its end, waiting here."""
+    try:
+        fds = next(steps)
+        while True:
+            try:
+                if fds:
+                    _sync(fds)
+            except BaseException as error:
+                fds = steps.throw(error)
+            else:
+                fds = next(steps)
+    except StopIteration:
+        pass
+
+
 def sync_directory(path: str) -> None:
     """The names in ``path`` are on disk when this returns."""
-    sync_directories((path,))
+    carry_out(syncing_directories((path,)))
 
 
-def sync_directories(paths: Iterable[str], *others: int) -> None:
-    """The names in ``paths``, and ``others``, which are open, are on disk when this returns; in any order."""
+def syncing_directories(paths: Iterable[str], *others: int) -> Steps:
+    """The names in ``paths``, and ``others``, which are open, are on disk when this has ended; in any order."""
     fds: list[int] = []
     try:
         for path in paths:
             fds.append(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-        _sync((*others, *fds))
+        yield (*others, *fds)
     finally:
         for fd in fds:
             os.close(fd)
@@ -106,6 +129,11 @@ def sync_device(path: str) -> None:
             raise translated(OSError(code, os.strerror(code), path))
     finally:
         os.close(fd)
+
+
+def sync_files(fds: Sequence[int]) -> None:
+    """Content and attributes of open files, and names in open directories, are on disk when this returns."""
+    _sync(fds)
 
 
 def sync_file(fd: int) -> None:
@@ -157,26 +185,35 @@ def make_directories(path: str, device_path: str) -> tuple[str, ...]:
     return make_directories(path, device_path) + above
 
 
-def sync_above(directory: str, made: Iterable[str] = (), *others: int) -> None:
+def sync_above(directory: str, made: Iterable[str] = ()) -> None:
     """Have the name of ``directory``, and those of the directories that it is in, on disk. ``made``: what
     :func:`make_directories` gave. What was made before, by a write that did not come to its end, is not on disk for that; nor
-    what is being made beside us. ``others``: open files and directories that are synced with them, in any order.
+    what is being made beside us.
     """
+    carry_out(syncing_above(directory, made))
+
+
+def syncing_above(directory: str, made: Iterable[str], *others: int) -> Steps:
+    """:func:`sync_above`. ``others``: open files and directories that are synced with them, in any order."""
     noted = unsynced.at_or_above(directory)
     if noted or made:
-        sync_directories(dict.fromkeys([*made, *(path.rpartition("/")[0] for path, _ in noted)]), *others)
+        paths = dict.fromkeys([*made, *(path.rpartition("/")[0] for path, _ in noted)])
+        yield from syncing_directories(paths, *others)
         for path, number in noted:
             unsynced.forget(path, number)
     elif others:
-        _sync(others)
+        yield others
 
 
-def sync_file_and_above(fd: int, directory: str, made: Iterable[str]) -> None:
-    """:func:`sync_file` and :func:`sync_above` at once, for a file that has no name yet. Raises DeviceFull, FileNotFoundError
-    when one of ``made`` is gone.
+def syncing_file_and_above(fd: int, directory: str, made: Iterable[str]) -> Steps:
+    """:func:`sync_file`, and :func:`sync_above` where directories were ``made``, at once, for a file that has no name yet.
+    Raises DeviceFull, FileNotFoundError when one of ``made`` is gone.
     """
     try:
-        sync_above(directory, made, fd)
+        if made:
+            yield from syncing_above(directory, made, fd)
+        else:
+            yield (fd,)
     except OSError as error:
         raise translated(error) from None
 
@@ -308,25 +345,42 @@ def write_direct(fd: int, data: bytes | memoryview) -> bool:
     return False
 
 
-def link_durably(
-    new: NewFile, target: str, made: Iterable[str] = (), around: AbstractContextManager[object] | None = None
-) -> None:
+class Around(Protocol):
+    """What is done around a change for as long as it takes: a lock, a note."""
+
+    def entering(self) -> Steps:
+        """Begin it."""
+
+    def __exit__(self, *args: object) -> None:
+        """End it; once it has been begun whole."""
+
+
+def link_durably(new: NewFile, target: str, made: Iterable[str] = ()) -> None:
     """Give a synced file its name, replacing what has it, and sync the directories concerned.
 
-    ``made``: what :func:`make_directories` gave. ``around``: entered for the moment in which the name appears, left before it
-    is safe. Raises FileNotFoundError when the directory is gone (nothing happened).
+    ``made``: what :func:`make_directories` gave. Raises FileNotFoundError when the directory is gone (nothing happened).
     """
+    carry_out(linking(new, target, made))
+
+
+def linking(new: NewFile, target: str, made: Iterable[str] = (), around: Around | None = None) -> Steps:
+    """:func:`link_durably`. ``around``: begun for the moment in which the name appears, ended before it is safe."""
     directory, _, name = target.rpartition("/")
     fd = -1
     try:
-        with around or nullcontext():  # the directory is opened inside: before, it might be moved away meanwhile
+        if around is not None:
+            yield from around.entering()
+        try:  # the directory is opened inside: before, it might be moved away meanwhile
             fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             if new.path:
                 os.rename(new.path, target)
                 new.path = ""
             else:
                 _link(new.fd, name, fd)
-        sync_above(directory, made, fd)
+        finally:
+            if around is not None:
+                around.__exit__()
+        yield from syncing_above(directory, made, fd)
     except OSError as error:
         raise translated(error) from None
     finally:
@@ -447,6 +501,11 @@ def append(path: str, data: bytes, head: bytes = b"") -> None:
     Not synced; but with ``head`` a file that was empty begins with that, and is synced, its name too. Raises DeviceFull,
     OSError.
     """
+    carry_out(appending(path, data, head))
+
+
+def appending(path: str, data: bytes, head: bytes = b"") -> Steps:
+    """:func:`append`."""
     is_new = False
     try:
         try:
@@ -457,9 +516,9 @@ def append(path: str, data: bytes, head: bytes = b"") -> None:
             if head and (is_new or not os.lseek(fd, 0, os.SEEK_END)):
                 write_all(fd, head + data)
                 if is_new:  # one wait for both: a line is as good as none, and its file without it, too
-                    sync_directories((os.path.dirname(path),), fd)
+                    yield from syncing_directories((path.rpartition("/")[0],), fd)
                 else:
-                    _sync((fd,), data_only=True)
+                    yield (fd,)
             else:
                 write_all(fd, data)
         finally:

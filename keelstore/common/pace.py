@@ -122,25 +122,34 @@ class Pace:
 
     def run(self, device: str, now: float, function: Callable[..., T], *args: Any) -> T:
         """A call on the worker's own thread."""
-        try:
-            return self.run_apart(device, now, True, function, *args)
-        finally:
-            if self._has_been_slow:
-                until = self.volume(device).slow_until
-                if until > now + SLOW_FOR_S:  # this call's, or one beside it
-                    self._wary_until = max(self._wary_until, until)
-
-    def run_apart(self, device: str, now: float, is_safe: bool, function: Callable[..., T], *args: Any) -> T:
-        """A call on another. ``is_safe``: as :meth:`Volume.ended` wants it."""
-        volume = self._volumes.get(device) or self.volume(device)
         call = object()
-        running = volume.running
-        running[call] = now
+        volume = self.begin(device, now, call)
         try:
             return function(*args)
         finally:
-            del running[call]
-            ended = self.clock()
-            volume.ended(now, ended, is_safe)
-            if ended - now > SLOW_S:
-                self._has_been_slow = True
+            self.end(volume, now, call, True, is_own=True)
+
+    def run_apart(self, device: str, now: float, is_safe: bool, function: Callable[..., T], *args: Any) -> T:
+        """A call on another. ``is_safe``: as :meth:`Volume.ended` wants it."""
+        call = object()
+        volume = self.begin(device, now, call)
+        try:
+            return function(*args)
+        finally:
+            self.end(volume, now, call, is_safe)
+
+    def begin(self, device: str, now: float, call: object) -> Volume:
+        """``call`` runs from now on, until :meth:`end`, which wants this volume."""
+        volume = self._volumes.get(device) or self.volume(device)
+        volume.running[call] = now
+        return volume
+
+    def end(self, volume: Volume, began: float, call: object, is_safe: bool, is_own: bool = False) -> None:
+        """``is_own``: it was on the worker's own thread."""
+        del volume.running[call]
+        now = self.clock()
+        volume.ended(began, now, is_safe)
+        if now - began > SLOW_S:
+            self._has_been_slow = True
+        if is_own and self._has_been_slow and volume.slow_until > began + SLOW_FOR_S:  # this call's, or one beside it
+            self._wary_until = max(self._wary_until, volume.slow_until)

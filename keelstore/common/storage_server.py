@@ -151,14 +151,8 @@ class StorageServer:
                 response = Response(412, body=text, content_type="text/plain")
             else:
                 response = handler(request)
-        except RequestError as error:
-            response = error_response(error)
-        except StorageError as error:
-            response = self._storage_error(error, request)
-        except Exception:
-            self.logger.exception("%s %s failed (txn: %s)", request.method, request.path_quoted(), request.trans_id)
-            response = Response(500, body="The server could not carry out the request; its log says why.",
-                                content_type="text/plain")
+        except Exception as error:
+            response = self.answer_to(error, request)
         if self.meter is not None:
             self.meter.record(environ["REQUEST_METHOD"], response.status, time.time() - started)
         if self.stats:
@@ -178,6 +172,15 @@ class StorageServer:
     def _options(self, request: Request) -> Response:
         return Response(200, {"Allow": self._allow, "Server": f"{self.service}-server/{__version__}"},
                         content_type="text/plain")
+
+    def answer_to(self, error: Exception, request: Request) -> Response:
+        """What a request is answered that raised an error; logged where it is not the client's."""
+        if isinstance(error, RequestError):
+            return error_response(error)
+        if isinstance(error, StorageError):
+            return self._storage_error(error, request)
+        self.logger.error("%s %s failed (txn: %s)", request.method, request.path_quoted(), request.trans_id, exc_info=error)
+        return Response(500, body="The server could not carry out the request; its log says why.", content_type="text/plain")
 
     def _storage_error(self, error: StorageError, request: Request) -> Response:
         status = status_of(error)

@@ -7,19 +7,36 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from keelstore.common.concurrency import current_green, get_hub, resume
+from keelstore.common.concurrency import brief_limit, current_green, get_hub, resume
+from keelstore.common.errors import WaitTimeout
 from keelstore.common.linux_aio import AsyncSync
 
 
-class _Syncing:
-    """A green thread that waits for ``left`` syncs. ``refused``: what the kernel does not sync this way."""
+class _Waiter:
+    """A green thread that waits for ``left`` sets of syncs."""
 
-    __slots__ = ("code", "left", "refused", "waiter")
+    __slots__ = ("green", "left")
 
-    def __init__(self, waiter: Any, left: int):
-        self.waiter, self.left = waiter, left
+    def __init__(self, green: Any, left: int):
+        self.green, self.left = green, left
+
+
+class Syncing:
+    """Syncs of open files that somebody waits for. ``left``: how many have not ended. ``code``: the first error's number, or
+    0. ``refused``: what the kernel does not sync this way.
+    """
+
+    __slots__ = ("code", "left", "refused", "token", "waiter")
+
+    def __init__(self, token: int, left: int):
+        self.token, self.left = token, left
         self.code = 0
         self.refused: list[int] = []
+        self.waiter: _Waiter | None = None
+
+    @property
+    def error(self) -> OSError | None:
+        return OSError(self.code, f"fsync: {os.strerror(self.code)}") if self.code else None
 
 
 class Syncs:
@@ -35,43 +52,98 @@ class Syncs:
         self._asked: list[tuple[int, int, bool]] = []  # as AsyncSync.submit wants them
         self._is_called = False  # the hub will call _submit
         self._under_way = 0
-        self._waiting: dict[int, _Syncing] = {}  # by token
+        self._waiting: dict[int, Syncing] = {}  # by token
         self._last = 0
         self.is_possible = True
 
     def sync(self, fds: Sequence[int], data_only: bool) -> Sequence[int]:
         """Sync open files; those that the caller must sync another way. Raises OSError."""
+        if not fds or not self.opens():
+            return fds
+        syncing = self._begin(fds, data_only)
+        try:
+            self._wait((syncing,))
+        finally:
+            self._forget((syncing,))
+        if syncing.code:
+            raise OSError(syncing.code, f"fsync: {os.strerror(syncing.code)}")
+        return syncing.refused
+
+    def sync_sets(self, sets: Sequence[Sequence[int]], seconds: float) -> list[Syncing]:
+        """Sync several sets of open files side by side. Those that are not over after ``seconds`` go on: :meth:`finish`
+        them, with their files open. Only where :meth:`opens`.
+        """
+        found = [self._begin(fds, False) for fds in sets]
+        ended = False
+        try:
+            with brief_limit(seconds) as limit:
+                try:
+                    self._wait(found)
+                except WaitTimeout:
+                    if not limit.is_over:
+                        raise
+            ended = True
+        finally:
+            self._forget([one for one in found if not one.left] if ended else found)
+        return found
+
+    def finish(self, syncing: Syncing) -> None:
+        """Wait for what :meth:`sync_sets` left, however long that takes."""
+        try:
+            if syncing.left:
+                self._wait((syncing,))
+        finally:
+            self._forget((syncing,))
+
+    def opens(self) -> bool:
+        """Whether this green thread may wait for the queue; opens it at first."""
         hub = get_hub()
         current = current_green()
-        if not fds or current is hub.greenlet or not self.is_possible:
-            return fds
+        if current is hub.greenlet or not self.is_possible:
+            return False
         if hub is not self._hub:
             if self._queue is not None:
-                return fds  # another native thread, or a hub made anew
+                return False  # another native thread, or a hub made anew
             queue = self._queue = AsyncSync.open()
             if queue is None:
                 self.is_possible = False
-                return fds
+                return False
             self._hub = hub
             hub.add(hub.READ, queue.eventfd, self._on_ended, current.throw, lambda *_: None)
+        return True
+
+    def _begin(self, fds: Sequence[int], data_only: bool) -> Syncing:
         self._last = token = self._last + 1
-        entry = self._waiting[token] = _Syncing(current, len(fds))
+        syncing = self._waiting[token] = Syncing(token, len(fds))
         asked = self._asked
         for fd in fds:
             asked.append((fd, token, data_only))
         if not self._is_called:
             self._is_called = True
-            hub.schedule_call_global(0, self._submit)
+            self._hub.schedule_call_global(0, self._submit)
+        return syncing
+
+    def _wait(self, all_of: Sequence[Syncing]) -> None:
+        """Until all have ended, or something is thrown at this green thread."""
+        waiter = _Waiter(current_green(), 0)
+        for syncing in all_of:
+            if syncing.left:
+                syncing.waiter = waiter
+                waiter.left += 1
+        if not waiter.left:
+            return
         try:
-            hub.switch()
-        except BaseException:  # it was stopped; its descriptors may be closed now
-            self._asked = [sync for sync in self._asked if sync[1] != token]
-            raise
+            self._hub.switch()
         finally:
-            self._waiting.pop(token, None)
-        if entry.code:
-            raise OSError(entry.code, f"fsync: {os.strerror(entry.code)}")
-        return entry.refused
+            waiter.green = None
+            for syncing in all_of:
+                syncing.waiter = None
+
+    def _forget(self, all_of: Sequence[Syncing]) -> None:
+        for syncing in all_of:
+            self._waiting.pop(syncing.token, None)
+            if syncing.left:  # its waiter was stopped; its descriptors may be closed now
+                self._asked = [sync for sync in self._asked if sync[1] != syncing.token]
 
     @property
     def is_open(self) -> bool:
@@ -100,11 +172,15 @@ class Syncs:
                         entry.refused.append(fd)
                     self._one_ended(entry, code)
 
-    def _one_ended(self, entry: _Syncing, code: int) -> None:
+    def _one_ended(self, entry: Syncing, code: int) -> None:
         entry.code = entry.code or code
         entry.left -= 1
-        if not entry.left:
-            resume(entry.waiter)
+        if entry.left or entry.waiter is None:
+            return
+        waiter = entry.waiter
+        waiter.left -= 1
+        if not waiter.left and waiter.green is not None:
+            resume(waiter.green)
 
     def _on_ended(self, _fd: int) -> None:
         assert self._queue is not None

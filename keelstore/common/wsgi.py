@@ -250,8 +250,8 @@ def build(filters: Sequence[Component], app: Component, config: Configuration, m
     go that skip the filters between. All get ``meter``, where the role's requests are counted; a storage server's app counts
     them itself, since its own node calls it without a socket. What a filter gets as its app is the method ``__call__`` of the
     next: the interpreter calls that within its loop, where calling the object costs a level of the C stack, and all of
-    them together some 5 % of a small GET. What an app answers without its environ (``localcall.call``) passes by filters that
-    say that they leave such requests alone, and by no others.
+    them together some 5 % of a small GET. What an app answers to its own node without an environ (``localcall.at_once``,
+    ``obj/together``) passes by filters that say that they leave such requests alone, and by no others.
     """
     built = _built(app, config)
     logged = None
@@ -260,7 +260,7 @@ def build(filters: Sequence[Component], app: Component, config: Configuration, m
         conf = {**app.global_conf, **app.local_conf}
         built.measure_by(stats_for(conf, conf.get("log_name") or f"{app.entry}-server"))
         built.meter = meter
-    at_once = getattr(built, "at_once", None)
+    past = {name: getattr(built, name) for name in ("at_once", "row_taker", "together") if hasattr(built, name)}
     for component in reversed(filters):
         make = _built(component, config)
         try:
@@ -269,10 +269,10 @@ def build(filters: Sequence[Component], app: Component, config: Configuration, m
             raise _placed(error, component, config) from error
         if logged is None and names_of(component) == "proxy_logging":
             logged = built
-        if at_once is not None and getattr(type(built), "leaves_rows_alone", False):
-            built.at_once = at_once
-        else:
-            at_once = None
+        if not getattr(type(built), "leaves_nodes_alone", False):
+            past = {}
+        for name, method in past.items():
+            setattr(built, name, method)
         chain.append(built)
     for element in chain:
         with contextlib.suppress(AttributeError):  # one with __slots__ does not want it

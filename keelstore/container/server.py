@@ -6,9 +6,11 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 from urllib.parse import quote
 
-from keelstore.common.backend import Backend
+from keelstore.common.backend import Backend, RowTaker
 from keelstore.common.broker import AlreadyExists, DatabaseNotFound
 from keelstore.common.broker_steps import Connection
 from keelstore.common.cluster import Cluster, load_cluster
@@ -109,22 +111,30 @@ class ContainerServer(DatabaseServer[ContainerBroker]):
         """The answer to a request of this process for one row, where it is the usual one and waits for nothing: what
         ``__call__`` would do and say, for a third of the cost. None: nothing has been done, ask in full.
         """
+        _, device, partition, rest = path.split("/", 3) if path.count("/") > 2 else ("", "", "", "")
+        take = self.row_taker(method, f"/{rest}", headers)
+        if take is None or not take(device, partition):
+            return None
+        return Response(201 if method == "PUT" else 204, _TAKEN.copy(), body=b"")
+
+    def row_taker(self, method: str, path: str, headers: Headers) -> RowTaker | None:
+        """What does :meth:`at_once` for several devices, with ``/account/container/object`` read once. Given device and
+        partition it says whether the row was taken; False or None: nothing has been done, ask in full.
+        """
         if (method != "PUT" and method != "DELETE") or self.stats or self.logger.isEnabledFor(logging.DEBUG):
             return None
-        started = time.time()
-        get = headers.get
+        get: Callable[..., Any] = partial(dict.get, headers)
         policy = get("X-Backend-Storage-Policy-Index", "0")
-        parts = path.split("/", 5)
-        if (len(parts) != 6 or not all(parts[1:]) or "\0" in path or not is_valid_text(path)
+        parts = path.split("/", 3)
+        if (len(parts) != 4 or not all(parts[1:]) or "\0" in path or not is_valid_text(path)
                 or not (policy.isascii() and policy.isdigit() and len(policy) < 10)
                 or not is_true(get("X-Backend-Accept-Redirect"))):
             return None
-        _, device, partition, account, container, name = parts
+        _, account, container, name = parts
+        is_put = method == "PUT"
         try:
-            check_segment("device", device)
-            check_segment("partition", partition)
             timestamp = Timestamp(headers["X-Timestamp"]).internal
-            if method == "PUT":
+            if is_put:
                 size, content_type, etag = headers["X-Size"], headers["X-Content-Type"], headers["X-Etag"]
                 if not (size.isdigit() and len(size) < 19 and (size + content_type + etag).isascii()):
                     return None
@@ -132,17 +142,25 @@ class ContainerServer(DatabaseServer[ContainerBroker]):
                           _time(get("X-Content-Type-Timestamp")), _time(get("X-Meta-Timestamp")))  # fmt: skip
             else:
                 record = rows.deletion(name, timestamp, int(policy))
-            device_path = self.device_path(device)
-            broker = self.brokers.get(device_path, partition, account, container)
-            if (method == "PUT" and not self.reserve.allows(device_path)) or not broker.put_record_at_once(record):
-                return None
-        except (RequestError, StorageError, KeyError, ValueError, OSError):
+        except (RequestError, KeyError, ValueError):
             return None  # in full it is answered as it must be
-        hint_change(CONTAINER, device_path, broker.directory)
-        response = Response(201 if method == "PUT" else 204, _TAKEN.copy(), body=b"")
-        if self.meter is not None:
-            self.meter.record(method, response.status, time.time() - started)
-        return response
+
+        def take(device: str, partition: str) -> bool:
+            started = time.time()
+            try:
+                check_segment("partition", partition)
+                device_path = self.device_path(device)
+                broker = self.brokers.get(device_path, partition, account, container)
+                if (is_put and not self.reserve.allows(device_path)) or not broker.put_record_at_once(record):
+                    return False
+            except (RequestError, StorageError, OSError):
+                return False
+            hint_change(CONTAINER, device_path, broker.directory)
+            if self.meter is not None:
+                self.meter.record(method, 201 if is_put else 204, time.time() - started)
+            return True
+
+        return take
 
     def _ready_for_row(
         self, request: Request, names: Names, timestamp: str, broker: ContainerBroker

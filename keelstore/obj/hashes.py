@@ -70,14 +70,20 @@ class changing:  # noqa: N801 - reads as a statement: with changing(path, suffix
         self._lock = lock_directory(partition_path, timeout_s)
 
     def __enter__(self) -> None:
-        self._lock.__enter__()
+        fs.carry_out(self.entering())
+
+    def entering(self) -> fs.Steps:
+        """To enter it, for :func:`fs.linking`."""
+        if not self._lock.take():
+            yield ()
+            self._lock.__enter__()
         path = self._partition_path
         try:
             try:
-                fs.append(f"{path}/{INVALIDATIONS_FILE}", _line(self._suffix), _head(fs.boot_id()))
+                yield from fs.appending(f"{path}/{INVALIDATIONS_FILE}", _line(self._suffix), _head(fs.boot_id()))
             except DeviceFull:
                 if fs.remove_file(f"{path}/{HASHES_FILE}"):
-                    fs.sync_directory(path)
+                    yield from fs.syncing_directories((path,))
         except BaseException:
             self._lock.__exit__()
             raise

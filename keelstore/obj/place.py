@@ -35,6 +35,10 @@ class Place:
     def tmp_path(self) -> str:
         return f"{self.device_path}/{layout.tmp_dir(self.policy_index)}"
 
+    def on(self, device: str, device_path: str) -> Place:
+        """The same object's place on another device."""
+        return Place(device, device_path, self.policy_index, self.fragments, self.partition, self.name, self.digest)
+
     def moved(self, part_power: int) -> Place:
         """The same object's place in a ring of another part power; maybe an equal one."""
         partition = str(partition_of(self.digest, 32 - part_power))

@@ -23,6 +23,7 @@ from keelstore.common.errors import (
     RequestError,
     UnprocessableEntity,
 )
+from keelstore.common.fs import Steps
 from keelstore.common.headers import Headers
 from keelstore.common.http import DIGEST, Request, Response
 from keelstore.common.limits import check_name_length, check_request, check_size
@@ -43,30 +44,22 @@ EMPTY_MD5 = md5(usedforsecurity=False).hexdigest()
 class Put:
     """One PUT request; ``run`` gives its answer."""
 
-    __slots__ = ("environ", "fragment", "is_durable", "names", "old_delete_at", "part_power", "place", "policy",
-                 "request", "server", "timestamp", "turn")  # fmt: skip
+    __slots__ = ("body", "environ", "fragment", "is_durable", "names", "old_delete_at", "part_power", "place", "policy",
+                 "request", "server", "stored", "timestamp", "turn")  # fmt: skip
 
     def __init__(self, server: ObjectServer, request: Request):
         self.server, self.request, self.environ = server, request, request.environ
 
     def run(self) -> Response:
-        server, request, environ = self.server, self.request, self.environ
-        self.timestamp = server.timestamp(request)
-        names = server.split(request, 5, 5)
-        policy = server.policy(request)
-        size = self._check_headers(names.obj)
-        self.part_power = next_part_power(environ)
-        self.place = server.place(policy, names)
-        self.names = (names.account, names.container, names.obj)
-        self.policy = policy
-        self.fragment, self.is_durable = server.fragment_of(request, policy)
-        self.old_delete_at: int | None = None
+        server, environ = self.server, self.environ
+        size = self.read_head()
+        policy = self.policy
         has_documents = ("HTTP_X_BACKEND_OBJ_METADATA_FOOTER" in environ
                          or "HTTP_X_BACKEND_OBJ_MULTIPHASE_COMMIT" in environ)
         if not has_documents and self.fragment is None and policy.stores_fragments:
             raise BadRequest("No fragment index")
-        with disk_turns.ask(names.device, self.place.device_path, server.most_waiting) as self.turn:
-            self._check_existing()
+        with disk_turns.ask(self.place.device, self.place.device_path, server.most_waiting) as self.turn:
+            self.look()
             if has_documents:
                 metadata, footer = self._store_mime(size)
             elif size is not None and size <= SMALL:
@@ -75,6 +68,48 @@ class Put:
                 metadata, footer = self._store_streamed(size), None
         self._tell(metadata, footer)
         return Response(201, {"Etag": metadata["ETag"]})
+
+    def read_head(self) -> int | None:
+        """Everything but the body: the length of that, None when it is chunked. Raises RequestError, StorageError."""
+        server, request = self.server, self.request
+        self.timestamp = server.timestamp(request)
+        names = server.split(request, 5, 5)
+        self.policy = policy = server.policy(request)
+        size = self._check_headers(names.obj)
+        self.part_power = next_part_power(self.environ)
+        self.place = server.place(policy, names)
+        self.names = (names.account, names.container, names.obj)
+        self.fragment, self.is_durable = server.fragment_of(request, policy)
+        self.old_delete_at: int | None = None
+        return size
+
+    # -- one of several devices that are asked together (``together.py``) ------------------------------------------------
+
+    def is_usual(self, body: bytes) -> bool:
+        """Whether it can be done together with those of other devices, with this body. Raises RequestError."""
+        digest = self.environ.get(DIGEST)
+        if self.policy.stores_fragments or self.part_power is not None or digest is None:
+            return False
+        etag = digest()
+        self.check_etag(etag)
+        self.body, self.stored = body, self.metadata(len(body), etag, None)
+        return True
+
+    def beside(self, request: Request, device: str) -> Put:
+        """The same for another device. Raises DeviceUnavailable."""
+        found = Put(self.server, request)
+        found.timestamp, found.policy, found.names = self.timestamp, self.policy, self.names
+        found.part_power, found.fragment, found.is_durable, found.old_delete_at = None, None, True, None
+        found.place = self.place.on(device, self.server.device_path(device))
+        found.body, found.stored = self.body, self.stored
+        return found
+
+    def steps(self) -> Steps:
+        """What is to be written."""
+        return self.server.store.writing(self.place, self.timestamp, self.body, self.stored)
+
+    def answer(self) -> Response:
+        return Response(201, {"Etag": self.stored["ETag"]})
 
     # -- checks --------------------------------------------------------------------------------------------------------
 
@@ -100,7 +135,7 @@ class Put:
             check_request(limits, "object", request)
         return size
 
-    def _check_existing(self) -> None:
+    def look(self) -> None:
         """Raises PreconditionFailed for If-None-Match, RequestError 409 when something as new is there."""
         server, place = self.server, self.place
         try:
@@ -133,7 +168,7 @@ class Put:
 
     # -- the body ------------------------------------------------------------------------------------------------------
 
-    def _metadata(self, size: int, etag: str, footer: Headers | None) -> dict[str, str]:
+    def metadata(self, size: int, etag: str, footer: Headers | None) -> dict[str, str]:
         environ = self.environ
         metadata = {
             "X-Timestamp": self.timestamp.internal,
@@ -148,7 +183,7 @@ class Put:
         metadata["name"] = self.place.name
         return metadata
 
-    def _check_etag(self, etag: str, footer: Headers | None = None) -> None:
+    def check_etag(self, etag: str, footer: Headers | None = None) -> None:
         wanted = (footer.get("Etag") if footer else None) or self.environ.get("HTTP_ETAG")
         if wanted and wanted.strip('"').lower() != etag:
             raise UnprocessableEntity()
@@ -160,8 +195,8 @@ class Put:
             raise ClientDisconnect()
         digest = environ.get(DIGEST)
         etag = digest() if digest is not None else md5(body, usedforsecurity=False).hexdigest() if body else EMPTY_MD5
-        self._check_etag(etag)
-        metadata = self._metadata(size, etag, None)
+        self.check_etag(etag)
+        metadata = self.metadata(size, etag, None)
         self.turn.begin()
         server.store.write(self.place, self.timestamp, body, metadata, next_part_power=self.part_power,
                            fragment=self.fragment, is_durable=self.is_durable)
@@ -234,8 +269,8 @@ class Put:
         def finish(received: int, etag: str) -> dict[str, str]:
             if announced and received != int(announced):
                 raise ClientDisconnect()
-            self._check_etag(etag)
-            return self._metadata(received, etag, None)
+            self.check_etag(etag)
+            return self.metadata(received, etag, None)
 
         expected = int(announced) if announced else size
         pieces = self._pieces(size) if size is None or size < aligned.LARGE else self._large_pieces(size)
@@ -276,10 +311,10 @@ class Put:
             footer = documents.footer()
             documents.drain()
             footers.append(footer)
-            self._check_etag(etag, footer)
+            self.check_etag(etag, footer)
             if self.policy.stores_fragments:
                 self.fragment = self.server.fragment_index(footer.get("X-Object-Sysmeta-Ec-Frag-Index"), self.policy)
-            return self._metadata(received, etag, footer)
+            return self.metadata(received, etag, footer)
 
         # A proxy in this process has hashed the whole body before it sends the footer, which the body ends with.
         metadata = self._receive(pieces(), expected, DIGEST not in environ, finish)
@@ -304,15 +339,20 @@ class Put:
                                 int(delete_at) if delete_at else None,
                                 metadata.get("X-Object-Sysmeta-Ec-Content-Length") or metadata["Content-Length"])
         if environ.get("HTTP_X_CONTAINER_PARTITION"):
-            headers = Headers()
-            dict.update(headers, {
-                "X-Size": metadata["Content-Length"],
-                "X-Content-Type": metadata["Content-Type"],
-                "X-Timestamp": metadata["X-Timestamp"],
-                "X-Etag": metadata["ETag"],
-            })  # fmt: skip
-            headers.update(update_overrides(environ, footer))
-            updater.update_listing("PUT", self.request, self.place, self.names, headers)
+            updater.update_listing("PUT", self.request, self.place, self.names, self.row(metadata, footer))
+
+    def row(self, metadata: dict[str, str] | None = None, footer: Headers | None = None) -> Headers:
+        """What the container is told."""
+        metadata = self.stored if metadata is None else metadata
+        headers = Headers()
+        dict.update(headers, {
+            "X-Size": metadata["Content-Length"],
+            "X-Content-Type": metadata["Content-Type"],
+            "X-Timestamp": metadata["X-Timestamp"],
+            "X-Etag": metadata["ETag"],
+        })  # fmt: skip
+        headers.update(update_overrides(self.environ, footer))
+        return headers
 
 
 def _tags(header: str) -> set[str]:

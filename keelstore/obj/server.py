@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from keelstore.common import events, plainpickle
 from keelstore.common.backend import Backend
@@ -19,7 +19,8 @@ from keelstore.common.policy import ErasureCodingPolicy, Policy
 from keelstore.common.ring.ring import Ring, RingFile
 from keelstore.common.stats import NoStats
 from keelstore.common.storage_server import Handler, Names, StorageServer
-from keelstore.obj.delete import delete
+from keelstore.obj import together
+from keelstore.obj.delete import Delete
 from keelstore.obj.get import get
 from keelstore.obj.layout import is_suffix
 from keelstore.obj.options import ObjectServerOptions
@@ -30,6 +31,7 @@ from keelstore.obj.reader import Validation
 from keelstore.obj.request import AllowedHeaders, check_partition
 from keelstore.obj.ssync.receiver import ssync
 from keelstore.obj.store import ObjectStore
+from keelstore.obj.together import Outcome, Wanted
 from keelstore.obj.updates import ContainerUpdater
 
 
@@ -67,7 +69,7 @@ class ObjectServer(StorageServer):
             "GET": lambda request: get(self, request),
             "HEAD": lambda request: get(self, request),
             "POST": self._telling(lambda request: post(self, request)),
-            "DELETE": self._slowly(self._telling(lambda request: delete(self, request))),
+            "DELETE": self._slowly(self._telling(lambda request: Delete(self, request).run())),
             "REPLICATE": self.replicate,
             "SSYNC": lambda request: ssync(self, request),
         }
@@ -91,14 +93,18 @@ class ObjectServer(StorageServer):
 
         def handle(request: Request) -> Response:
             response = handler(request)
-            if events.is_heard() and response.status < 409 and not request.is_true_header("X-Backend-Replication"):
-                self._tell_of_handoff(request)
+            if response.status < 409 and not request.is_true_header("X-Backend-Replication"):
+                self.tell_of_handoff(request)
             return response
 
         return handle
 
-    def _tell_of_handoff(self, request: Request) -> None:
-        """By the ring, and by the address at which the client of this request knows us."""
+    def tell_of_handoff(self, request: Request) -> None:
+        """The replicator, if what the request has changed belongs to another device: by the ring, and by the address at which
+        the client of this request knows us.
+        """
+        if not events.is_heard():
+            return
         policy, names = self.policy(request), self.split(request, 5, 5)
         ring, host = self.ring(policy), request.environ.get("HTTP_HOST")
         if ring is None or not host:
@@ -108,6 +114,11 @@ class ObjectServer(StorageServer):
             if node.key == own or f"{host_of(*node.replication_address)}/{node.device}" == own:
                 return
         events.hint_change(events.HANDOFF, f"{self.options.devices}/{names.device}", str(policy.index), names.partition)
+
+    def together(self, method: str, path: str, copies: Sequence[Wanted], body: bytes,
+                 digest: Callable[[], str] | None) -> list[Outcome]:
+        """See :func:`together.change`."""
+        return together.change(self, method, path, copies, body, digest)
 
     # -- for the verbs -------------------------------------------------------------------------------------------------
 

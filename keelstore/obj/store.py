@@ -294,7 +294,12 @@ class ObjectStore:
               next_part_power: int | None = None, fragment: int | None = None, is_durable: bool = True) -> None:
         """Store a small object, durably. Raises DeviceFull, XattrNotSupported, LockTimeout, OSError."""
         publication = self._data_publication(place, timestamp, next_part_power, fragment, is_durable)
-        on_disk(place.device, writer.write_small, publication, self.reserve, body, metadata)
+        on_disk(place.device, fs.carry_out, writer.writing_small(publication, self.reserve, body, metadata))
+
+    def writing(self, place: Place, timestamp: Timestamp, body: bytes, metadata: Mapping[str, str]) -> fs.Steps:
+        """:meth:`write` of a whole copy, in steps."""
+        publication = self._data_publication(place, timestamp, None, None, True)
+        return writer.writing_small(publication, self.reserve, body, metadata)
 
     def upload(self, place: Place, size: int | None, *, digests: bool = True, turn: Turn = NO_TURN) -> Upload:
         """Begin to store an object whose body comes in pieces. Raises DeviceFull, OSError."""
@@ -330,10 +335,16 @@ class ObjectStore:
         """Store a tombstone, durably; works within the reserve. ``is_there``: files of the object were seen just now. Raises
         DeviceFull, XattrNotSupported, LockTimeout, OSError.
         """
+        on_disk(place.device, fs.carry_out, self.deleting(place, timestamp, next_part_power=next_part_power,
+                                                          is_there=is_there))
+
+    def deleting(self, place: Place, timestamp: Timestamp, *, next_part_power: int | None = None,
+                 is_there: bool = False) -> fs.Steps:
+        """:meth:`delete`, in steps."""
         publication = Publication(place, self.rules(place.fragments), self.clock(), TOMBSTONE,
                                   layout.tombstone_name(timestamp), next_part_power=next_part_power)
         metadata = {"X-Timestamp": timestamp.internal, "name": place.name}
-        on_disk(place.device, writer.write_tombstone, publication, metadata, is_there)
+        return writer.writing_tombstone(publication, metadata, is_there)
 
     # -- suffix hashes -------------------------------------------------------------------------------------------------
 

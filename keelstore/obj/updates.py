@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from keelstore.common import concurrency, events, fs, plainpickle
-from keelstore.common.backend import Backend
+from keelstore.common.backend import Backend, RowTaker
 from keelstore.common.disk_calls import on_disk
 from keelstore.common.errors import BackendError, StorageError, WaitTimeout
 from keelstore.common.headers import Headers, wire_to_text
@@ -31,6 +31,7 @@ from keelstore.obj.place import Place
 MD5_OF_EMPTY = "d41d8cd98f00b204e9800998ecf8427e"
 MAX_HOSTS = 32  # of one update
 Target = tuple[str, str, str]  # host, device, partition of a replica
+Takers = dict[tuple[str, int], RowTaker | None]
 
 
 class HeaderKeyDict(dict[str, str]):
@@ -95,6 +96,14 @@ class Row(NamedTuple):
     db_state: str | None = None
 
 
+class Untold(NamedTuple):
+    """A row, and who has not been told of it."""
+
+    row: Row
+    targets: Sequence[Target]
+    place: Place
+
+
 class ContainerUpdater:
     stats: NoStats = NO_STATS  # of the server; set when the pipeline is built
 
@@ -110,41 +119,63 @@ class ContainerUpdater:
     def update_listing(self, op: str, request: Request, place: Place, names: tuple[str, str, str],
                        headers: Headers) -> None:
         """Tell the container of an object. Nothing to do when the request names no container partition."""
+        rest = self.tell(op, request, place, names, headers)
+        if rest is not None:
+            self.send(rest)
+
+    def tell(self, op: str, request: Request, place: Place, names: tuple[str, str, str], headers: Headers,
+             takers: Takers | None = None) -> Untold | None:
+        """:meth:`update_listing`, as far as that waits for nothing; the rest, to be sent. ``takers``: of this row, to be
+        kept by who tells others of it, too.
+        """
         environ = request.environ
         partition = environ.get("HTTP_X_CONTAINER_PARTITION")
         if not partition:
-            return
+            return None
         targets = self._targets(environ.get("HTTP_X_CONTAINER_HOST"), environ.get("HTTP_X_CONTAINER_DEVICE"),
                                 partition, request)
         if targets is None:
-            return
+            return None
         shard = self._shard(request)
         dict.__setitem__(headers, "X-Backend-Storage-Policy-Index", str(place.policy_index))
-        targets = self._not_told_at_once(op, targets, shard or f"{names[0]}/{names[1]}", names[2], headers)
+        path = f"/{shard or f'{names[0]}/{names[1]}'}/{names[2]}"
+        targets = self._not_told_at_once(op, targets, path, headers, {} if takers is None else takers)
         if not targets:
-            return
+            return None
+        headers = headers.copy()
         headers["X-Trans-Id"] = request.trans_id or "-"
         headers["Referer"] = f"{request.method} {request.url()}"
         headers["User-Agent"] = self._user_agent
-        self._send(Row(op, *names, headers, shard, environ.get("HTTP_X_CONTAINER_ROOT_DB_STATE")), targets, place)
+        return Untold(Row(op, *names, headers, shard, environ.get("HTTP_X_CONTAINER_ROOT_DB_STATE")), targets, place)
 
-    def _not_told_at_once(self, op: str, targets: list[Target], container: str, obj: str, headers: Headers) -> list[Target]:
+    def send(self, rest: Untold) -> None:
+        """Of an object; waits a moment for the container servers."""
+        self._send(*rest)
+
+    def _not_told_at_once(self, op: str, targets: list[Target], path: str, headers: Headers, takers: Takers) -> list[Target]:
         """Those that did not take the row at once: not of this process, or not the usual row of a usual container."""
-        wanted, left = None, []
+        left = []
         for target in targets:
             host, device, partition = target
             address = parse_address(host)
-            if address is not None and device and partition and self._backend.is_local(address):
-                if wanted is None:
-                    wanted = headers.copy()
-                    dict.__setitem__(wanted, "X-Backend-Accept-Redirect", "true")
+            if address is not None and device and partition:
                 try:
-                    if self._backend.at_once(address, op, f"/{device}/{partition}/{container}/{obj}", wanted) is not None:
+                    if address not in takers:
+                        takers[address] = self._row_taker(address, op, path, headers)
+                    take = takers[address]
+                    if take is not None and take(device, partition):
                         continue
-                except BackendError:
-                    pass  # in full it is said and logged
+                except Exception:  # in full it is said and logged
+                    pass
             left.append(target)
         return left
+
+    def _row_taker(self, address: tuple[str, int], op: str, path: str, headers: Headers) -> RowTaker | None:
+        if not self._backend.is_local(address):
+            return None
+        wanted = headers.copy()
+        dict.__setitem__(wanted, "X-Backend-Accept-Redirect", "true")
+        return self._backend.row_taker(address, op, path, wanted)
 
     def _targets(
         self, hosts: str | None, devices: str | None, partition: str, request: Request

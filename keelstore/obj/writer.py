@@ -61,6 +61,10 @@ class Publication:
         """Steps 3 to 7. ``made``: directories to sync beside the hash directory. Raises DeviceFull,
         XattrNotSupported, OSError.
         """
+        fs.carry_out(self.publishing(new, made, metadata))
+
+    def publishing(self, new: fs.NewFile, made: tuple[str, ...], metadata: Mapping[str, str]) -> fs.Steps:
+        """:meth:`publish`."""
         place = self.place
         directory = place.directory
         rest = self._set_metadata(new.fd, metadata)
@@ -69,15 +73,19 @@ class Publication:
             if rest is not None:
                 extra = fs.create_file(directory, place.tmp_path, place.device_path)
                 fs.write_all(extra.fd, rest)
-                fs.sync_file(extra.fd)
+                yield from fs.syncing_file_and_above(extra.fd, directory, ())
             is_new = bool(made)
-            made = self._sync(new.fd, made)
+            try:
+                yield from fs.syncing_file_and_above(new.fd, directory, made)
+                made = ()
+            except FileNotFoundError:  # a cleaner removed what was made; naming the file makes it again
+                yield from fs.syncing_file_and_above(new.fd, directory, ())
             for attempt in range(MAX_ATTEMPTS):
                 try:
                     if extra is not None:
                         fs.link_unsynced(extra, f"{directory}/{self.attrs}")
-                    fs.link_durably(new, f"{directory}/{self.name}", made,
-                                    hashes.changing(place.partition_path, place.suffix))
+                    yield from fs.linking(new, f"{directory}/{self.name}", made,
+                                          hashes.changing(place.partition_path, place.suffix))
                     break
                 except FileNotFoundError:
                     if attempt == MAX_ATTEMPTS - 1:
@@ -90,17 +98,6 @@ class Publication:
             self._follow_part_power(rest is not None)
         if self.clean_up and (self.looks or not is_new):
             _clean(directory, self.rules, self.now)
-
-    def _sync(self, fd: int, made: tuple[str, ...]) -> tuple[str, ...]:
-        """Step 4. Gives those of ``made`` that are still to be synced."""
-        if made:
-            try:
-                fs.sync_file_and_above(fd, self.place.directory, made)
-                return ()
-            except FileNotFoundError:  # a cleaner removed them; naming the file makes them again
-                pass
-        fs.sync_file(fd)
-        return made
 
     def _set_metadata(self, fd: int, metadata: Mapping[str, str]) -> bytes | None:
         """Step 3: the whole record if an attributes file must hold it."""
@@ -204,13 +201,13 @@ def _start(place: Place, reserve: Reserve, size: int | None, allocates: bool) ->
     return new, made
 
 
-def write_small(publication: Publication, reserve: Reserve, body: bytes, metadata: Mapping[str, str]) -> None:
-    """A data file whose body is at hand: everything in one call."""
+def writing_small(publication: Publication, reserve: Reserve, body: bytes, metadata: Mapping[str, str]) -> fs.Steps:
+    """A data file whose body is at hand."""
     new, made = _start(publication.place, reserve, len(body), False)
     try:
         if body:
             fs.write_all(new.fd, body)
-        publication.publish(new, made, metadata)
+        yield from publication.publishing(new, made, metadata)
     finally:
         new.discard()
 
@@ -225,7 +222,7 @@ def write_meta(publication: Publication, reserve: Reserve, metadata: Mapping[str
         new.discard()
 
 
-def write_tombstone(publication: Publication, metadata: Mapping[str, str], is_there: bool) -> None:
+def writing_tombstone(publication: Publication, metadata: Mapping[str, str], is_there: bool) -> fs.Steps:
     """A tombstone: room is not asked for, so that a full device can be emptied. ``is_there``: the hash directory
     was, just now.
     """
@@ -239,7 +236,7 @@ def write_tombstone(publication: Publication, metadata: Mapping[str, str], is_th
         made = fs.make_directories(place.directory, place.device_path)
         new = fs.create_file(place.directory, place.tmp_path, place.device_path)
     try:
-        publication.publish(new, made, metadata)
+        yield from publication.publishing(new, made, metadata)
     finally:
         new.discard()
 

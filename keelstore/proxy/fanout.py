@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from keelstore.common.backend import Upload
 from keelstore.common.concurrency import Event, start_all, time_limit
@@ -55,51 +55,77 @@ def read_short(response: Response, seconds: float) -> bytes:
         return response.read(MAX_ANSWER)
 
 
+class Gathering(Generic[T]):
+    """What ``count`` jobs give, until ``is_enough``; None does not count."""
+
+    __slots__ = ("_ended", "_enough", "_is_enough", "_left", "_results")
+
+    def __init__(self, count: int, is_enough: Callable[[list[T]], bool]):
+        self._left, self._is_enough = count, is_enough
+        self._results: list[T] = []
+        self._enough: Event | None = None  # made when somebody has to wait
+        self._ended: Event | None = None
+
+    def give(self, result: T | None) -> None:
+        """One of the jobs has ended."""
+        results = self._results
+        if result is not None:
+            results.append(result)
+        self._left -= 1
+        if not self._left:
+            for event in (self._enough, self._ended):
+                if event is not None:
+                    event.set()
+        elif self._enough is not None and not self._enough.is_set and self._is_enough(results):
+            self._enough.set()
+
+    def start(self, jobs: Sequence[Callable[[], T | None]], on_failure: Callable[[BaseException], None]) -> None:
+        """Run jobs in green threads. One that raises gives nothing; ``on_failure`` is told."""
+
+        def run(job: Callable[[], T | None]) -> None:
+            result = None
+            try:
+                result = job()
+            except Exception as error:
+                on_failure(error)
+            finally:  # whatever ended it: who waits must hear of it
+                self.give(result)
+
+        if jobs:
+            start_all([partial(run, job) for job in jobs])
+
+    def wait(self, grace_s: float) -> list[T]:
+        """What they gave until it is enough, and for ``grace_s`` more, in order of arrival. What is still running then runs
+        on unheard: each of its waits is bounded.
+        """
+        if self._left:
+            if not self._is_enough(self._results):
+                self._enough = Event()
+                self._enough.wait()
+            if self._left and grace_s > 0:
+                self._ended = Event()
+                try:
+                    self._ended.wait(grace_s)
+                except WaitTimeout:
+                    pass
+        return list(self._results)
+
+
 def gather(
     jobs: Sequence[Callable[[], T | None]],
     is_enough: Callable[[list[T]], bool],
     grace_s: float,
     on_failure: Callable[[BaseException], None],
 ) -> list[T]:
-    """Run jobs in green threads; what they gave until ``is_enough``, and for ``grace_s`` more, in order of arrival.
-
-    None does not count. What is still running then runs on unheard: each of its waits is bounded. A job that raises gives
-    nothing; ``on_failure`` is told.
-    """
-    results: list[T] = []
-    if not jobs:
-        return results
-    enough, ended = Event(), Event()
-    running = [len(jobs)]
-
-    def run(job: Callable[[], T | None]) -> None:
-        try:
-            result = job()
-            if result is not None:
-                results.append(result)
-        except Exception as error:
-            on_failure(error)
-        finally:  # whatever ended it: who waits must hear of it
-            running[0] -= 1
-            if not running[0]:
-                enough.set()
-                ended.set()
-            elif not enough.is_set and is_enough(results):
-                enough.set()
-
-    start_all([partial(run, job) for job in jobs])
-    enough.wait()
-    if running[0] and grace_s > 0:
-        try:
-            ended.wait(grace_s)
-        except WaitTimeout:
-            pass
-    return list(results)
+    """Run jobs in green threads: :class:`Gathering`."""
+    gathering = Gathering(len(jobs), is_enough)
+    gathering.start(jobs, on_failure)
+    return gathering.wait(grace_s)
 
 
 def ask_in_turn(
     app: ProxyApp,
-    nodes: Nodes,
+    nodes: Iterable[Any],
     method: str,
     part: int,
     path: str,
@@ -202,7 +228,7 @@ def note_failure(app: ProxyApp, node: Any, method: str, path: str, status: int, 
 def to_quorum(
     app: ProxyApp,
     request: ProxyRequest,
-    nodes: Nodes,
+    nodes: Iterable[Any],
     method: str,
     part: int,
     path: str,
@@ -215,27 +241,38 @@ def to_quorum(
 
     An object's that no node took is to be repaired from the others.
     """
-    use_replication = request.uses_replication_network
     count = len(headers)
-
-    def job(index: int) -> Callable[[], Answer | None]:
-        def run() -> Answer | None:
-            answer = ask_in_turn(app, nodes, method, part, path, headers[index], query, body, digest, use_replication)
-            if answer is not None:
-                answer.index = index
-            elif POLICY in headers[index] and path.count("/") > 2:
-                app.repair.ask(int(headers[index][POLICY]), part, path)
-            return answer
-
-        return run
-
     answers = gather(
-        [job(index) for index in range(count)],
+        [partial(ask_for_one, app, request, nodes, method, part, path, headers, index, query, body, digest)
+         for index in range(count)],
         lambda found: have_quorum([answer.status for answer in found], count),
         app.options.post_quorum_timeout,
         app.log_failure,
-    )
+    )  # fmt: skip
     return pad(answers, count)
+
+
+def ask_for_one(
+    app: ProxyApp,
+    request: ProxyRequest,
+    nodes: Iterable[Any],
+    method: str,
+    part: int,
+    path: str,
+    headers: Sequence[Headers],
+    index: int,
+    query: str = "",
+    body: bytes = b"",
+    digest: Callable[[], str] | None = None,
+) -> Answer | None:
+    """The answer to the request ``headers[index]`` of :func:`to_quorum`."""
+    own = headers[index]
+    answer = ask_in_turn(app, nodes, method, part, path, own, query, body, digest, request.uses_replication_network)
+    if answer is not None:
+        answer.index = index
+    elif POLICY in own and path.count("/") > 2:
+        app.repair.ask(int(own[POLICY]), part, path)
+    return answer
 
 
 def pad(answers: list[Answer], count: int) -> list[Answer]:

@@ -18,7 +18,7 @@ from keelstore.common.options import node_count
 from keelstore.common.policy import ErasureCodingPolicy, Policy
 from keelstore.common.quorum import quorum_size
 from keelstore.common.timestamp import normalize_delete_at
-from keelstore.proxy import cors, erasure, erasure_read, replicated
+from keelstore.proxy import cors, erasure, erasure_read, replicated, together
 from keelstore.proxy.account import stagger_s
 from keelstore.proxy.body import with_resume
 from keelstore.proxy.container import host_of
@@ -258,7 +258,7 @@ class ObjectController:
             nodes = app.nodes("object", ring, part, policy)
             count = nodes.primary_count
         each = self._with_updates(request, info, headers, count, quorum_size(count))
-        answers: Sequence[Answer] = to_quorum(app, request, nodes, "DELETE", part, path, each)
+        answers: Sequence[Answer] = together.to_quorum(app, request, nodes, "DELETE", part, path, each)
         return self._advised(outcome(answers, None, {404: 204}), ring, part)
 
     def options(self, request: ProxyRequest) -> Response:

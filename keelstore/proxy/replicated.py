@@ -21,6 +21,7 @@ from keelstore.common.errors import ClientDisconnect, RequestError
 from keelstore.common.headers import Headers
 from keelstore.common.http import Response, http_date
 from keelstore.common.quorum import have_quorum
+from keelstore.proxy import together
 from keelstore.proxy.fanout import (
     FAILURES,
     Answer,
@@ -30,7 +31,6 @@ from keelstore.proxy.fanout import (
     outcome,
     pad,
     read_short,
-    to_quorum,
     upload_in_turn,
 )
 from keelstore.proxy.placement import Nodes
@@ -95,30 +95,33 @@ def _put_small(app: ProxyApp, request: ProxyRequest, length: int, nodes: Nodes, 
             footers.setdefault("Etag", digest())
         for own in headers:
             own.update(footers)
-    answers = to_quorum(app, request, nodes, "PUT", part, path, headers, body=body, digest=digest)
-    return conclude(request, answers)
+    return conclude(request, together.to_quorum(app, request, nodes, "PUT", part, path, headers, body, digest))
 
 
 def conclude(request: ProxyRequest, answers: Sequence[Answer]) -> Response:
     """The client's answer to a PUT. A node with something newer means that this object was stored and replaced: 202."""
-    etag = None
+    etag, status, stored = None, 201, 0
     for answer in answers:
         if answer.status == 409:
             return Response(202)
         if answer.status // 100 == 2:
-            own = answer.headers.get("Etag", "").strip('"')
+            own = dict.get(answer.headers, "Etag", "").strip('"')
             if etag is not None and own != etag:
                 return Response(500)
             etag = own
-    response = outcome(answers)
-    if not response.is_success:
-        return response
-    found = Response(response.status, body=b"", content_type="text/html; charset=UTF-8")
+            stored += answer.status == 201
+    if not stored or stored != len(answers):
+        response = outcome(answers)
+        if not response.is_success:
+            return response
+        status = response.status
+    headers = Headers()
     put = dict.__setitem__
+    put(headers, "Content-Type", "text/html; charset=UTF-8")
     if etag:
-        put(found.headers, "Etag", etag)
-    put(found.headers, "Last-Modified", http_date(request.timestamp.ceil()))
-    return found
+        put(headers, "Etag", etag)
+    put(headers, "Last-Modified", http_date(request.timestamp.ceil()))
+    return Response(status, headers, body=b"")
 
 
 def _footers(request: ProxyRequest) -> Headers | None:

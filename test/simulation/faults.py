@@ -53,9 +53,9 @@ def skip_file_sync() -> None:
     """A file gets its name before its content is on disk."""
     from keelstore.common import fs
 
-    sync_above = fs.sync_above
+    syncing_above = fs.syncing_above
     replace(fs.sync_file, lambda fd: None)
-    replace(fs.sync_file_and_above, lambda fd, directory, made: sync_above(directory, made))
+    replace(fs.syncing_file_and_above, lambda fd, directory, made: syncing_above(directory, made))
 
 
 @fault

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from keelstore.common import concurrency, localcall
+from keelstore.common.backend import RowTaker
 from keelstore.common.duplex import Duplex, local_duplex
 from keelstore.common.errors import BackendError, BackendTimeout
 from keelstore.common.headers import Headers
@@ -134,15 +135,14 @@ class SimBackend:
             response.app_iter = _Broken(response.app_iter, weather.chance)
         return response
 
-    def at_once(self, address: Address, method: str, path: str, headers: Headers) -> Response | None:
+    def row_taker(self, address: Address, method: str, path: str, headers: Headers) -> RowTaker | None:
         lives.check()
-        if not self.is_local(address):
-            return None
-        try:
-            return localcall.at_once(self._network.served[address], address, method, path, headers)
-        except lives.Crash:
-            lives.check()
-            raise BackendError(f"{method} {path}: connection reset", node=address) from None
+        taker: RowTaker | None = self._network.served[address].app.row_taker(method, path, headers) if self.is_local(address) else None
+        return taker
+
+    def together(self, address: Address) -> Any:
+        lives.check()
+        return self._network.served[address].app.together if self.is_local(address) else None
 
     def _again(self, served: Served, address: Address, method: str, path: str, headers: Headers, query: str,
                body: bytes) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import json
 import os
 import signal
@@ -31,12 +32,12 @@ POINTS = {
     "a node has committed": ("keelstore.common.httpclient", "HttpUpload.finish", AFTER),
     "a quorum has committed": ("keelstore.proxy.erasure", "_FragmentPut._commit", AFTER),
     # an object server that takes them
-    "a fragment is announced": ("keelstore.obj.put", "Put._check_existing", AFTER),
+    "a fragment is announced": ("keelstore.obj.put", "Put.look", AFTER),
     "a part of it is on disk": ("keelstore.obj.writer", "Upload._write", AFTER),
     "its footer has come": ("keelstore.obj.mime_put", "MimeDocuments.footer", AFTER),
-    "it has no name yet": ("keelstore.obj.writer", "Publication.publish", BEFORE),
-    "a change is noted": ("keelstore.obj.hashes", "fs.append", AFTER),
-    "it is written": ("keelstore.obj.writer", "Publication.publish", AFTER),
+    "it has no name yet": ("keelstore.obj.writer", "Publication.publishing", BEFORE),
+    "a change is noted": ("keelstore.obj.hashes", "fs.appending", AFTER),
+    "it is written": ("keelstore.obj.writer", "Publication.publishing", AFTER),
     "the commit has come": ("keelstore.obj.mime_put", "MimeDocuments.commit", AFTER),
     "it is durable": ("keelstore.obj.store", "ObjectStore.make_durable", AFTER),
     "its container was told": ("keelstore.obj.updates", "ContainerUpdater.update_listing", AFTER),
@@ -102,9 +103,16 @@ def _crashing(function: Callable[..., Any], arrive: Callable[[], None], when: st
         if when == BEFORE:
             arrive()
         result = function(*arguments, **named)
-        if when == AFTER:
-            arrive()
+        if when == BEFORE:
+            return result
+        if inspect.isgenerator(result):
+            return followed(result)
+        arrive()
         return result
+
+    def followed(steps: Any) -> Any:
+        yield from steps
+        arrive()
 
     return crashing
 

@@ -66,6 +66,9 @@ class FakeBackend:
     def sent(self, kind: str, method: str) -> list[Call]:
         return [call for call in self.calls if call.kind == kind and call.method == method]
 
+    def together(self, address: tuple[str, int]) -> None:
+        """No node is in this process."""
+
     def reply(self, call: Call) -> Response:
         script = self.scripts.get((call.kind, call.method))
         if script:
@@ -99,8 +102,8 @@ class FakeBackend:
     def is_local(self, address: Any) -> bool:
         return False
 
-    def at_once(self, address: Any, method: str, path: str, headers: Headers) -> Response | None:
-        return None
+    def row_taker(self, address: Any, method: str, path: str, headers: Headers) -> None:
+        """No container server is in this process."""
 
 
 class FakeUpload:

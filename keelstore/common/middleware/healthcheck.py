@@ -26,7 +26,7 @@ class HealthcheckOptions:
 
 
 class Healthcheck:
-    leaves_rows_alone = True  # of objects, in requests to container servers (``wsgi.build``)
+    leaves_nodes_alone = True  # what a node asks of itself (``wsgi.build``)
 
     def __init__(self, app: WSGIApp, options: HealthcheckOptions):
         self.app, self._disable_path = app, options.disable_path

@@ -53,7 +53,7 @@ class ReconOptions:
 
 
 class Recon:
-    leaves_rows_alone = True  # of objects, in requests to container servers (``wsgi.build``)
+    leaves_nodes_alone = True  # what a node asks of itself (``wsgi.build``)
     meter: Meter | None = None  # of the role; set when the pipeline is built
     def __init__(self, app: WSGIApp, options: ReconOptions, logger: logging.Logger, proc: str = "/proc",
                  now: Callable[[], float] = time.time):

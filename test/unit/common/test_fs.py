@@ -104,8 +104,8 @@ def written(directory, device, name="f"):
 @pytest.fixture
 def synced(monkeypatch):
     """Directories above that of a file that are synced."""
-    found, sync = [], fs.sync_directories
-    monkeypatch.setattr(fs, "sync_directories", lambda paths, *others: (found.extend(paths), sync(paths, *others)))
+    found, sync = [], fs.syncing_directories
+    monkeypatch.setattr(fs, "syncing_directories", lambda paths, *others: (found.extend(paths), sync(paths, *others))[1])
     return found
 
 
@@ -138,19 +138,19 @@ def test_directories_of_a_write_that_is_under_way_are_synced_by_others(tmp_path,
 
 
 def test_a_directory_that_is_made_while_the_one_above_is_synced_stays_noted(tmp_path, monkeypatch):
-    device, sync = str(tmp_path), fs.sync_directories
+    device, sync = str(tmp_path), fs.syncing_directories
     directory = f"{device}/a"
 
     def slow(paths):
-        sync(paths)
+        yield from sync(paths)
         os.rmdir(directory)
         fs.make_directories(directory, device)
 
     fs.make_directories(directory, device)
-    monkeypatch.setattr(fs, "sync_directories", slow)
+    monkeypatch.setattr(fs, "syncing_directories", slow)
     fs.sync_above(directory)
     assert directory in unsynced._noted
-    monkeypatch.setattr(fs, "sync_directories", sync)
+    monkeypatch.setattr(fs, "syncing_directories", sync)
     fs.sync_above(directory)
     assert directory not in unsynced._noted
 

@@ -840,15 +840,15 @@ def test_acknowledged_means_synced(box, monkeypatch):
 
 def test_directory_removed_under_a_writer_is_made_again(box, monkeypatch):
     place = box.place()
-    real, done = fs.link_durably, list[int]()
+    real, done = fs.linking, list[int]()
 
-    def link_durably(new, target, made, around):
+    def linking(new, target, made, around):
         if not done:
             done.append(1)
             os.rmdir(place.directory)  # a replicator found it empty
-        real(new, target, made, around)
+        return real(new, target, made, around)
 
-    monkeypatch.setattr("keelstore.obj.writer.fs.link_durably", link_durably)
+    monkeypatch.setattr("keelstore.obj.writer.fs.linking", linking)
     box.put()
     assert read(box, place) == b"hello"
 

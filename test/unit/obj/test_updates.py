@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from keelstore.common import concurrency
+from keelstore.common.backend import RowTaker
 from keelstore.common.headers import Headers
-from keelstore.common.http import Response
 from keelstore.common.names import HashPath
 from keelstore.obj import updates
 from keelstore.obj.updates import decode_pending, encode_pending, parse_address, redirect_of
@@ -126,11 +126,14 @@ class Prompt(Peer):
         super().__init__()
         self.takes, self.taken = takes, []
 
-    def at_once(self, method: str, path: str, headers: Headers) -> Response | None:
-        if len(self.taken) >= self.takes:
-            return None
-        self.taken.append((method, path, dict(headers)))
-        return Response(201, body=b"")
+    def row_taker(self, method: str, path: str, headers: Headers) -> RowTaker:
+        def take(device: str, partition: str) -> bool:
+            if len(self.taken) >= self.takes:
+                return False
+            self.taken.append((method, f"/{device}/{partition}{path}", dict(headers)))
+            return True
+
+        return take
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE"])

@@ -1,0 +1,115 @@
+"""Changes of several disks that one green thread makes together, step by step, so that they share their waits.
+
+Each is given as steps (``fs.Steps``). All are brought to their next wait, the files they wait for are synced side by side,
+and all go on. What is late leaves: a change whose syncs take longer than LATE_S, or that waits for something else, is
+finished (:meth:`Change.finish`) on a green thread of its own, and does not hold up the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from keelstore.common import disk_calls, fs
+from keelstore.common.pace import LATE_S, Volume
+from keelstore.common.syncs import Syncing
+
+
+class Change:
+    """Of one device. ``has_ended``: with ``error``, or None when all went well. Not for disk threads."""
+
+    __slots__ = ("_began", "_steps", "_syncing", "_volume", "_wanted", "device", "error", "has_ended")
+
+    def __init__(self, device: str, steps: fs.Steps):
+        self.device, self._steps = device, steps
+        self.error: Exception | None = None
+        self.has_ended = False
+        self._wanted: Sequence[int] = ()  # files that it waits for
+        self._syncing: Syncing | None = None
+        self._began = 0.0
+        self._volume: Volume | None = None
+
+    def _begin(self) -> None:
+        pace = disk_calls.pace()
+        self._began = pace.clock()
+        self._volume = pace.begin(self.device, self._began, self)
+        self._go_on(None)
+
+    def _go_on(self, error: BaseException | None) -> None:
+        """To the next wait, or the end."""
+        try:
+            self._wanted = next(self._steps) if error is None else self._steps.throw(error)
+            return
+        except StopIteration:
+            pass
+        except Exception as failure:
+            self.error = failure
+        except BaseException:
+            self._end()
+            raise
+        self._end()
+
+    def _end(self) -> None:
+        if not self.has_ended:
+            self.has_ended = True
+            assert self._volume is not None
+            disk_calls.pace().end(self._volume, self._began, self, True, is_own=True)
+
+    def give_up(self) -> None:
+        """It is not to go on: its maker was stopped."""
+        if not self.has_ended:
+            try:
+                self._steps.close()
+            finally:
+                if self._volume is not None:
+                    self._end()
+
+    def finish(self) -> None:
+        """What :func:`together` left of it, waiting here for as long as that takes."""
+        try:
+            syncing, self._syncing = self._syncing, None
+            if syncing is not None:
+                disk_calls.finish_sync(syncing)
+                if syncing.refused and not syncing.code:
+                    self._wanted = syncing.refused
+                else:
+                    self._go_on(syncing.error)
+            while not self.has_ended:
+                error: BaseException | None = None
+                try:
+                    if self._wanted:
+                        fs.sync_files(self._wanted)
+                except OSError as failure:
+                    error = failure
+                self._go_on(error)
+        except BaseException:
+            self.give_up()
+            raise
+
+
+def is_possible(device: str) -> bool:
+    """Whether a change of the device may be one of several: not while it is slow, and where syncs are asynchronous."""
+    return disk_calls.syncs_here(device)
+
+
+def together(changes: Sequence[Change]) -> None:
+    """Make them all, of devices that differ and of which :func:`is_possible` is true. Those that have not ended then are to
+    be finished. When this green thread is stopped all are given up.
+    """
+    try:
+        for change in changes:
+            change._begin()
+        live = [change for change in changes if change._wanted and not change.has_ended]
+        while live:
+            again = []
+            for change, syncing in zip(live, disk_calls.sync_sets([change._wanted for change in live], LATE_S), strict=True):
+                if syncing.left or syncing.refused:
+                    change._syncing = syncing
+                    continue
+                change._go_on(syncing.error)
+                if change._wanted and not change.has_ended:
+                    again.append(change)
+            live = again
+    except BaseException:
+        for change in changes:
+            change.give_up()
+        raise
