@@ -5,7 +5,8 @@ attributes), ``request`` (what a request asks for), ``mime_put`` (the multi-stag
 Acting: ``place`` (where an object lives), ``attributes`` (metadata of an open file), ``hashdir`` (one hash
 directory), ``hashes`` (suffix hashes), ``writer`` (files put in place, durably), ``reader`` (an open object and its
 body), ``store`` (ObjectStore, of all these), ``updates`` (container updates, expiry queue, async pendings), ``get``,
-``put``, ``post``, ``delete`` (the verbs), ``together`` (a small PUT or DELETE on several devices at once), ``server``. ``ssync`` is the protocol that replicates objects.
+``put``, ``post``, ``delete`` (the verbs), ``together`` (a small PUT or DELETE on several devices at once), ``server``.
+``ssync`` is the protocol that replicates objects.
 Daemons: ``partition_daemon`` (what the next two share, as ``peer_hashes`` and ``sessions``), ``replicator`` (``jobs``:
 pure, what a partition needs; ``partition_work``, ``rsync``: it is done), ``reconstructor`` (``fragment_jobs``,
 ``rebuild_choice``: pure; ``fragment_work``; ``rebuild``: a fragment made anew; ``shared_digests``: MD5s of several at
