@@ -215,8 +215,7 @@ class brief_limit:  # noqa: N801 - as time_limit
 
     @property
     def is_over(self) -> bool:
-        due: float = self._entry[0]
-        return bool(get_hub().clock() >= due)
+        return self._entry[1] is None
 
 
 class _Apart:
@@ -279,7 +278,7 @@ class Limits:
                 self._is_awaited = True
                 self._hub.schedule_call_global(due - self._hub.clock(), self._on_due)
                 return
-            running.popleft()
+            running.popleft()[1] = None
             if green is not None:
                 with contextlib.suppress(Exception):  # as in _resume
                     green.throw(WaitTimeout)

@@ -299,6 +299,11 @@ def sync_sets(sets: Sequence[Sequence[int]], seconds: float) -> list[Syncing]:
     return _syncs.sync_sets(sets, seconds)
 
 
+def forget_sync(syncing: Syncing) -> None:
+    """Nobody will wait for it; its files may be closed."""
+    _syncs.forget((syncing,))
+
+
 def finish_sync(syncing: Syncing) -> None:
     """See :meth:`Syncs.finish`."""
     _syncs.finish(syncing)

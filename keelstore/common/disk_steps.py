@@ -1,8 +1,8 @@
 """Changes of several disks that one green thread makes together, step by step, so that they share their waits.
 
 Each is given as steps (``fs.Steps``). All are brought to their next wait, the files they wait for are synced side by side,
-and all go on. What is late leaves: a change whose syncs take longer than LATE_S, or that waits for something else, is
-finished (:meth:`Change.finish`) on a green thread of its own, and does not hold up the others.
+and all go on. What is late leaves: a change whose syncs have not ended after LATE_S, or that waits for something else, is
+finished (:meth:`Change.finish`) on a green thread of its own, and holds up the others no longer.
 """
 
 from __future__ import annotations
@@ -56,6 +56,9 @@ class Change:
 
     def give_up(self) -> None:
         """It is not to go on: its maker was stopped."""
+        syncing, self._syncing = self._syncing, None
+        if syncing is not None:
+            disk_calls.forget_sync(syncing)
         if not self.has_ended:
             try:
                 self._steps.close()
@@ -86,20 +89,17 @@ class Change:
             raise
 
 
-def is_possible(device: str) -> bool:
-    """Whether a change of the device may be one of several: not while it is slow, and where syncs are asynchronous."""
-    return disk_calls.syncs_here(device)
-
-
 def together(changes: Sequence[Change]) -> None:
-    """Make them all, of devices that differ and of which :func:`is_possible` is true. Those that have not ended then are to
-    be finished. When this green thread is stopped all are given up.
+    """Make them all, of devices that differ and of which ``disk_calls.syncs_here`` is true. Those that have not ended then
+    are to be finished. When this green thread is stopped all are given up. Takes twice LATE_S at most, but for what is no
+    wait.
     """
+    began, clock = disk_calls.pace().clock(), disk_calls.pace().clock
     try:
         for change in changes:
             change._begin()
         live = [change for change in changes if change._wanted and not change.has_ended]
-        while live:
+        while live and clock() - began < LATE_S:
             again = []
             for change, syncing in zip(live, disk_calls.sync_sets([change._wanted for change in live], LATE_S), strict=True):
                 if syncing.left or syncing.refused:

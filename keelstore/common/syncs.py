@@ -64,9 +64,10 @@ class Syncs:
         try:
             self._wait((syncing,))
         finally:
-            self._forget((syncing,))
-        if syncing.code:
-            raise OSError(syncing.code, f"fsync: {os.strerror(syncing.code)}")
+            self.forget((syncing,))
+        error = syncing.error
+        if error is not None:
+            raise error
         return syncing.refused
 
     def sync_sets(self, sets: Sequence[Sequence[int]], seconds: float) -> list[Syncing]:
@@ -84,7 +85,7 @@ class Syncs:
                         raise
             ended = True
         finally:
-            self._forget([one for one in found if not one.left] if ended else found)
+            self.forget([one for one in found if not one.left] if ended else found)
         return found
 
     def finish(self, syncing: Syncing) -> None:
@@ -93,7 +94,7 @@ class Syncs:
             if syncing.left:
                 self._wait((syncing,))
         finally:
-            self._forget((syncing,))
+            self.forget((syncing,))
 
     def opens(self) -> bool:
         """Whether this green thread may wait for the queue; opens it at first."""
@@ -139,7 +140,8 @@ class Syncs:
             for syncing in all_of:
                 syncing.waiter = None
 
-    def _forget(self, all_of: Sequence[Syncing]) -> None:
+    def forget(self, all_of: Sequence[Syncing]) -> None:
+        """Nobody waits for them any more."""
         for syncing in all_of:
             self._waiting.pop(syncing.token, None)
             if syncing.left:  # its waiter was stopped; its descriptors may be closed now

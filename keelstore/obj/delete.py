@@ -115,7 +115,7 @@ class Delete:
     def beside(self, request: Request, device: str) -> Delete:
         """The same for another device. Raises DeviceUnavailable."""
         found = Delete(self.server, request)
-        found.timestamp, found.names, found.part_power, found._wanted = self.timestamp, self.names, None, None
+        found.timestamp, found.names, found._wanted = self.timestamp, self.names, None
         found.place = self.place.on(device, self.server.device_path(device))
         return found
 

@@ -7,11 +7,13 @@ from keelstore.obj import layout
 
 
 class Place:
-    """The hash directory of one object, and what leads to it. Nothing of it need exist."""
+    """The hash directory of one object, and what leads to it. Nothing of it need exist. ``quarantines``: whether what is
+    found damaged there is put aside at once.
+    """
 
     __slots__ = (
         "datadir", "device", "device_path", "digest", "directory", "fragments", "name", "name_hash", "partition",
-        "policy_index",
+        "policy_index", "quarantines",
     )  # fmt: skip
 
     def __init__(self, device: str, device_path: str, policy_index: int, fragments: int, partition: str,
@@ -21,6 +23,7 @@ class Place:
         self.datadir = layout.objects_dir(policy_index)
         self.partition, self.name, self.digest = partition, name, digest
         self.name_hash = digest.hex()
+        self.quarantines = True
         self.directory = layout.hash_path(device_path, self.datadir, partition, self.name_hash)
 
     @property

@@ -98,8 +98,7 @@ class Put:
     def beside(self, request: Request, device: str) -> Put:
         """The same for another device. Raises DeviceUnavailable."""
         found = Put(self.server, request)
-        found.timestamp, found.policy, found.names = self.timestamp, self.policy, self.names
-        found.part_power, found.fragment, found.is_durable, found.old_delete_at = None, None, True, None
+        found.timestamp, found.names, found.fragment, found.old_delete_at = self.timestamp, self.names, None, None
         found.place = self.place.on(device, self.server.device_path(device))
         found.body, found.stored = self.body, self.stored
         return found

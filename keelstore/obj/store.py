@@ -237,7 +237,9 @@ class ObjectStore:
             raise ObjectStateChanged(f"{place.directory}/{name} is not there yet")
         return record
 
-    def _corrupt(self, place: Place, reason: str) -> ObjectCorrupt:
+    def _corrupt(self, place: Place, reason: str) -> StorageError:
+        if not place.quarantines:
+            return StorageError(f"{place.directory}: {reason}")
         self.quarantine(place, reason)
         return ObjectCorrupt(f"{place.directory}: {reason}")
 

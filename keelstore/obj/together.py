@@ -14,9 +14,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from keelstore.common import concurrency, disk_steps, disk_turns
+from keelstore.common.disk_calls import syncs_here
 from keelstore.common.disk_steps import Change
 from keelstore.common.disk_turns import Turn
-from keelstore.common.errors import RequestError, StorageError
+from keelstore.common.errors import StorageError
 from keelstore.common.headers import Headers, environ_key
 from keelstore.common.http import Request, Response
 from keelstore.common.limits import is_valid_text
@@ -80,7 +81,7 @@ def change(server: ObjectServer, method: str, path: str, copies: Sequence[Wanted
         disk_steps.together([copy.change for _, copy in taken if copy.change is not None])
     except BaseException:
         for _, copy in taken:
-            copy.turn.end()
+            copy.stop()
         raise
     for index, copy in taken:
         outcomes[index] = copy.outcome()
@@ -101,7 +102,7 @@ def _usual(server: ObjectServer, method: str, path: str, wanted: Wanted, body: b
     try:
         found.read_head()
         return found if found.is_usual(body) else None
-    except (RequestError, StorageError):
+    except Exception:  # in full it is answered, and logged, as it must be
         return None
 
 
@@ -121,7 +122,7 @@ def _beside(first: Put | Delete, path: str, wanted: Wanted) -> Put | Delete | No
     try:
         return first.beside(request, device)
     except StorageError:
-        return None
+        return None  # as above
 
 
 class _Common:
@@ -138,18 +139,20 @@ class _Common:
 def _copy(work: Put | Delete, common: _Common) -> _Copy | None:
     """What is to be done on one device; None where it is not the usual."""
     place, server = work.place, work.server
-    if not disk_steps.is_possible(place.device):
+    if not syncs_here(place.device):
         return None
     try:
         turn = disk_turns.ask(place.device, place.device_path, server.most_waiting)
     except StorageError:
         return None
     try:
-        work.look()
-        if work.old_delete_at is None and turn.begin_at_once():
-            return _Copy(work, turn, common)
-    except (RequestError, StorageError, OSError):
-        pass  # in full it is answered as it must be
+        if turn.begin_at_once():
+            place.quarantines = False  # that would be waited for; in full it is done
+            work.look()
+            if work.old_delete_at is None:
+                return _Copy(work, turn, common)
+    except Exception:  # as above
+        pass
     except BaseException:
         turn.end()
         raise
@@ -166,6 +169,12 @@ class _Copy:
         self._work, self.turn, self._common = work, turn, common
         steps = work.steps()
         self.change = None if steps is None else Change(work.place.device, steps)
+
+    def stop(self) -> None:
+        """Nobody waits for it any more. What is done is done, and the container is to hear of it."""
+        self.turn.end()
+        if self.change is not None and self.change.has_ended and self.change.error is None:
+            concurrency.start_all([partial(self._finish, Late(), None)])
 
     def outcome(self) -> Response | Late:
         """Waits for nothing."""
@@ -191,6 +200,7 @@ class _Copy:
                     self.change.finish()
                 finally:
                     self.turn.end()
+            if rest is None:
                 rest = self._tell()
             if rest is not None:
                 self._work.server.updater.send(rest)
@@ -202,8 +212,9 @@ class _Copy:
         """The container servers, of what has changed. Raises what the change did."""
         if self.change is None:
             return None
-        if self.change.error is not None:
-            raise self.change.error
+        error, self.change.error = self.change.error, None  # no cycle through its traceback
+        if error is not None:
+            raise error
         work, common = self._work, self._common
         if common.row is None:
             common.row = work.row()
@@ -211,12 +222,14 @@ class _Copy:
 
     def _answer(self, error: Exception | None) -> Response:
         server, request = self._work.server, self._work.request
-        if error is None:
+        try:
+            if error is not None:
+                raise error
             response = self._work.answer()
             if response.status < 409:
                 server.tell_of_handoff(request)
-        else:
-            response = server.answer_to(error, request)
+        except Exception as failure:
+            response = server.answer_to(failure, request)
         if server.meter is not None:
             server.meter.record(request.method, response.status, time.time() - self._common.started)
         return response

@@ -31,7 +31,7 @@ class Answer:
 
     status: int
     headers: Headers
-    body: bytes = b""
+    body: bytes | None = b""  # None: what its status explains
     node: Any = None
     index: int = -1  # of the request that it answers
 

@@ -42,7 +42,7 @@ def to_quorum(app: ProxyApp, request: ProxyRequest, nodes: Nodes, method: str, p
         def run() -> Answer | None:
             node = first[index] if index < len(first) else None
             if late is not None:
-                answer = _late(app, node, f"{method} {path}", late, len(body))
+                answer = _late(app, node, method, path, late, len(body))
                 if answer is not None:
                     answer.index = index
                     return answer
@@ -59,24 +59,23 @@ def to_quorum(app: ProxyApp, request: ProxyRequest, nodes: Nodes, method: str, p
     for index, outcome in zip(together, change(method, f"/{part}{path}", wanted, body, digest), strict=True):
         if isinstance(outcome, Response) and outcome.status < 500:
             app.health.answered(first[index])
-            gathering.give(Answer(outcome.status, outcome.headers, outcome.body or b"", first[index], index))
+            gathering.give(Answer(outcome.status, outcome.headers, outcome.body, first[index], index))
         else:
             left.append(alone(index, outcome))
     gathering.start(left, app.log_failure)
     return pad(gathering.wait(app.options.post_quorum_timeout), count)
 
 
-def _late(app: ProxyApp, node: Any, what: str, outcome: Any, size: int) -> Answer | None:
+def _late(app: ProxyApp, node: Any, method: str, path: str, outcome: Any, size: int) -> Answer | None:
     """The answer that a device of this process gives later, or gave when it could not; None for one that does not count."""
     if not isinstance(outcome, Response):
         try:
             outcome = outcome.wait(app.health.patience_s(node, app.options.node_timeout))
         except WaitTimeout as error:
-            app.health.failed(node, what, error)
+            app.health.failed(node, f"{method} {path}", error)
             return None
     app.health.answered(node)
     if outcome.status >= 500:
-        method, _, path = what.partition(" ")
         note_failure(app, node, method, path, outcome.status, outcome.headers, size)
         return None
-    return Answer(outcome.status, outcome.headers, outcome.body or b"", node)
+    return Answer(outcome.status, outcome.headers, outcome.body, node)
