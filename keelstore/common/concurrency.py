@@ -22,7 +22,6 @@ import greenlet
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it announces its retirement at import; doc/design/dependencies says what follows
     import eventlet
-    import eventlet.event
     import eventlet.hubs
     import eventlet.patcher
     import eventlet.queue
@@ -105,26 +104,48 @@ class Pool:
 class Event:
     """Set once, with a value or an error; any number may wait."""
 
-    __slots__ = ("_event",)
+    __slots__ = ("_value", "_waiters", "is_set")
 
     def __init__(self) -> None:
-        self._event = eventlet.event.Event()
-
-    @property
-    def is_set(self) -> bool:
-        return bool(self._event.ready())
+        self.is_set = False
+        self._value: Any = None
+        self._waiters: list[Any] | None = None  # green threads
 
     def set(self, value: Any = None) -> None:
-        """The first call counts; later ones do nothing."""
-        if not self._event.ready():
-            self._event.send(value)
+        """The first call counts; later ones do nothing. Who waits goes on at the hub's next turn."""
+        if self.is_set:
+            return
+        self.is_set, self._value = True, value
+        if self._waiters:
+            get_hub().schedule_call_global(0, _resume_all, self._waiters)
 
     def wait(self, seconds: float | None = None) -> Any:
         """The value. Raises WaitTimeout after ``seconds``."""
-        if self._event.ready() or seconds is None:
-            return self._event.wait()
-        with time_limit(seconds):
-            return self._event.wait()
+        if self.is_set:
+            return self._value
+        hub, current = get_hub(), greenlet.getcurrent()
+        if current is hub.greenlet:
+            raise RuntimeError("the hub itself cannot wait")
+        waiters = self._waiters
+        if waiters is None:
+            waiters = self._waiters = []
+        waiters.append(current)
+        try:
+            if seconds is None:
+                hub.switch()
+            else:
+                with time_limit(seconds):
+                    hub.switch()
+        except BaseException:  # nobody is to wake us any more
+            if current in waiters:
+                waiters.remove(current)
+            raise
+        return self._value
+
+
+def _resume_all(waiters: list[Any]) -> None:
+    while waiters:
+        resume(waiters.pop(0))
 
 
 class Queue:
@@ -177,21 +198,29 @@ class time_limit:  # noqa: N801 - reads as a statement: with time_limit(3):
     Only waits of green threads can be bounded; a blocking call on this thread cannot be interrupted.
     """
 
-    __slots__ = ("_error", "_seconds", "_timer")
+    __slots__ = ("_entry", "_error", "_limits", "_seconds", "_timer")
 
     def __init__(self, seconds: float | None, error: BaseException | None = None):
         self._seconds, self._error = seconds, error
+        self._timer: Any = None
+        self._limits: Limits | None = None
 
     def __enter__(self) -> time_limit:
-        self._timer = None
-        if self._seconds is not None:
-            error = self._error or WaitTimeout(f"no result within {self._seconds} s")
-            self._timer = eventlet.Timeout(self._seconds, error)
+        seconds = self._seconds
+        if seconds is None:
+            return self
+        limits = self._limits = _crew().limits(seconds)
+        if limits is not None:
+            self._entry = limits.begin(greenlet.getcurrent(), self._error)
+        else:
+            self._timer = eventlet.Timeout(seconds, self._error or WaitTimeout(_no_result(seconds)))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        if self._timer is not None:
+        if self._limits is not None:
+            self._limits.end(self._entry)
+        elif self._timer is not None:
             self._timer.cancel()
 
 
@@ -216,6 +245,10 @@ class brief_limit:  # noqa: N801 - as time_limit
     @property
     def is_over(self) -> bool:
         return self._entry[1] is None
+
+
+def _no_result(seconds: float) -> str:
+    return f"no result within {seconds} s"
 
 
 class _Apart:
@@ -247,16 +280,17 @@ class Limits:
     serves them all, where one for each costs more than a call in process does besides.
     """
 
-    __slots__ = ("_hub", "_is_awaited", "_running", "seconds")
+    __slots__ = ("_ended", "_hub", "_is_awaited", "_running", "seconds")
 
     def __init__(self, hub: Any, seconds: float):
         self._hub, self.seconds = hub, seconds
-        self._running: deque[list[Any]] = deque()  # [when due, green thread or None when it has ended]
+        self._running: deque[list[Any]] = deque()  # [when due, green thread or None when it has ended, error]
+        self._ended = 0  # how many of those
         self._is_awaited = False
 
-    def begin(self, green: Any) -> list[Any]:
-        """``green`` gets a WaitTimeout without text when the time is over, unless :meth:`end` comes first."""
-        entry = [self._hub.clock() + self.seconds, green]
+    def begin(self, green: Any, error: BaseException | None = None) -> list[Any]:
+        """``green`` gets ``error``, or a WaitTimeout, when the time is over, unless :meth:`end` comes first."""
+        entry = [self._hub.clock() + self.seconds, green, error]
         self._running.append(entry)
         if not self._is_awaited:
             self._is_awaited = True
@@ -264,24 +298,37 @@ class Limits:
         return entry
 
     def end(self, entry: list[Any]) -> None:
-        entry[1] = None
+        if entry[1] is None:
+            return  # it was due
+        entry[1] = entry[2] = None
         running = self._running
-        while running and running[0][1] is None:
+        if running and running[0] is entry:
             running.popleft()
+            while running and running[0][1] is None:
+                running.popleft()
+                self._ended -= 1
+        else:
+            self._ended += 1
+            if self._ended > MOST_ENDED and self._ended * 2 > len(running):  # one that lasts is before them
+                self._running, self._ended = deque(known for known in running if known[1] is not None), 0
 
     def _on_due(self) -> None:
         self._is_awaited = False
-        running = self._running
-        while running:
-            due, green = running[0]
-            if green is not None and due > self._hub.clock():
+        while self._running:
+            entry = self._running[0]
+            due, green, error = entry
+            if green is None:
+                self._running.popleft()
+                self._ended -= 1
+                continue
+            if due > self._hub.clock():
                 self._is_awaited = True
                 self._hub.schedule_call_global(due - self._hub.clock(), self._on_due)
                 return
-            running.popleft()[1] = None
-            if green is not None:
-                with contextlib.suppress(Exception):  # as in _resume
-                    green.throw(WaitTimeout)
+            self._running.popleft()
+            entry[1] = None
+            with contextlib.suppress(Exception):  # as in resume
+                green.throw(WaitTimeout(_no_result(self.seconds)) if error is None else error)
 
 
 class Crew:
@@ -351,6 +398,7 @@ class Crew:
 
 KEPT_GREEN = 128  # green threads at rest; a busy worker has so many calls under way
 KEPT_LIMITS = 64  # lengths of time
+MOST_ENDED = 1024  # time limits that are kept behind one that lasts
 
 
 def _crew() -> Crew:
