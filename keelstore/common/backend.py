@@ -15,6 +15,7 @@ from keelstore.common.headers import Headers
 from keelstore.common.http import Response, WSGIApp
 from keelstore.common.httpclient import HttpClient, HttpUpload
 from keelstore.common.localcall import LocalUpload
+from keelstore.common.two_phase import Archive, Commit
 
 Address = tuple[str, int]
 RowTaker = Callable[[str, str], bool]  # device, partition
@@ -45,6 +46,9 @@ class Upload(Protocol):
 
     def send(self, data: bytes | memoryview) -> None:
         """Part of the body; the caller does not change it while anyone holds it. Raises ValueError beyond the length."""
+
+    def send_whole(self, body: Archive | Commit) -> None:
+        """All of a body of a two-phase PUT; to be ended as any."""
 
     def end_body(self) -> None:
         """The end of the first body of a two-phase PUT; then ``ready`` again."""

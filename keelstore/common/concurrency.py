@@ -131,11 +131,8 @@ class Event:
             waiters = self._waiters = []
         waiters.append(current)
         try:
-            if seconds is None:
+            with time_limit(seconds):
                 hub.switch()
-            else:
-                with time_limit(seconds):
-                    hub.switch()
         except BaseException:  # nobody is to wake us any more
             if current in waiters:
                 waiters.remove(current)

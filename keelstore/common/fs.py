@@ -79,7 +79,7 @@ and does so when it goes on. What the sync raises is to be thrown into it. So se
 """
 
 
-def carry_out(steps: Steps) -> None:
+def carry_out(steps: Generator[Sequence[int], None, object]) -> None:
     """A change to its end, waiting here."""
     try:
         fds = next(steps)
@@ -504,16 +504,18 @@ def append(path: str, data: bytes, head: bytes = b"") -> None:
     carry_out(appending(path, data, head))
 
 
-def appending(path: str, data: bytes, head: bytes = b"") -> Steps:
-    """:func:`append`."""
-    is_new = False
+def appending(path: str, data: bytes, head: bytes = b"") -> Generator[Sequence[int], None, int]:
+    """:func:`append`. How long the file was."""
+    is_new, size = False, 0
     try:
         try:
             fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         except FileNotFoundError:
             fd, is_new = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644), True
         try:
-            if head and (is_new or not os.lseek(fd, 0, os.SEEK_END)):
+            if not is_new:
+                size = os.lseek(fd, 0, os.SEEK_END)
+            if head and not size:
                 write_all(fd, head + data)
                 if is_new:  # one wait for both: a line is as good as none, and its file without it, too
                     yield from syncing_directories((path.rpartition("/")[0],), fd)
@@ -525,6 +527,7 @@ def appending(path: str, data: bytes, head: bytes = b"") -> Steps:
             os.close(fd)
     except OSError as error:
         raise translated(error) from None
+    return size
 
 
 def truncate(path: str) -> None:

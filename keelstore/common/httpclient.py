@@ -21,6 +21,7 @@ from keelstore.common.http import Response
 from keelstore.common.httpbody import CHUNK, Chunked, Fixed, UntilClose, Wire
 from keelstore.common.httpparse import CHUNKED, MAX_HEAD, ProtocolError, ResponseHead, is_plain, parse_response
 from keelstore.common.relay import Arrived, arrived
+from keelstore.common.two_phase import Archive, Commit
 
 Address = tuple[str, int]
 
@@ -382,6 +383,9 @@ class HttpUpload:
             self._send([b"%x\r\n" % len(data), data, b"\r\n"])
         else:
             self._send([data])
+
+    def send_whole(self, body: Archive | Commit) -> None:
+        self.send(body.encoded())
 
     def _send(self, parts: list[bytes | bytearray | memoryview]) -> None:
         wire = self._live()

@@ -19,6 +19,7 @@ from keelstore.common.headers import Headers, environ_key
 from keelstore.common.http import BODYLESS, DIGEST, IN_PROCESS, Response, WSGIApp, call_app, text_path_to_wire
 from keelstore.common.httpinput import CONTINUE_HEADERS, FileLike
 from keelstore.common.relay import Region, close, file_region
+from keelstore.common.two_phase import Archive, Commit
 
 Address = tuple[str, int]
 
@@ -202,13 +203,14 @@ class Pipe(FileLike):
     """An upload's body between its sender and the application; bounded. Both sides are green threads of one hub."""
 
     __slots__ = (
-        "_at", "_ended", "_environ", "_is_asked", "_pairs", "_parts", "_queued", "_readable", "_writable", "aborted", "asked",
-        "continue_headers", "finished",
+        "_at", "_ended", "_environ", "_handed", "_is_asked", "_pairs", "_parts", "_queued", "_readable", "_writable",
+        "aborted", "asked", "continue_headers", "finished",
     )
 
     def __init__(self) -> None:
         self._held = b""
         self._parts: deque[bytes | memoryview] = deque()
+        self._handed: Archive | Commit | None = None  # a whole body, instead of parts
         self._queued = 0
         self._at = 0  # of the first part that has been read
         self._ended = False  # of the current body
@@ -226,7 +228,7 @@ class Pipe(FileLike):
 
     @property
     def ended(self) -> bool:
-        return self._ended and not self._parts
+        return self._ended and not self._parts and self._handed is None
 
     def _more(self, size: int) -> bytes:
         part = self._part(size)
@@ -236,15 +238,21 @@ class Pipe(FileLike):
         """As ``read1``, but as a view of the sender's memory where that is how it was sent: for who does not copy."""
         return self.read1(size) if self._held else self._part(size)
 
-    def _part(self, size: int) -> bytes | memoryview:
+    def take_whole(self) -> Archive | Commit | None:
+        """The current body, where the sender has handed it over whole; None: it is to be read."""
+        self._wait_for_more()
+        handed, self._handed = self._handed, None
+        return handed
+
+    def _wait_for_more(self) -> None:
+        """Until there is something, or the body has ended."""
         if not self._is_asked:
             self._ask()
-        parts = self._parts
-        while not parts:
+        while not self._parts and self._handed is None:
             if self.aborted:
                 raise ClientDisconnect("the sender gave up")
             if self._ended:
-                return b""
+                return
             self._readable = concurrency.Event()
             try:
                 self._readable.wait(READ_TIMEOUT_S)
@@ -252,6 +260,17 @@ class Pipe(FileLike):
                 raise ClientTimeout(f"the sender was silent for {READ_TIMEOUT_S} s") from None
             finally:
                 self._readable = None
+
+    def _part(self, size: int) -> bytes | memoryview:
+        parts = self._parts
+        if not parts or not self._is_asked:
+            self._wait_for_more()
+            if self._handed is not None:  # by who does not know of it
+                handed, self._handed = self._handed, None
+                parts.append(handed.encoded())
+                self._queued += len(parts[0])
+            elif not parts:
+                return b""
         part, at = parts[0], self._at
         self._at = at + size
         if self._at >= len(part):
@@ -285,6 +304,12 @@ class Pipe(FileLike):
 
     # the sender's side
 
+    def hand(self, body: Archive | Commit) -> None:
+        """All of the current body."""
+        if not self.finished:
+            self._handed, self._ended = body, True
+            self._wake_reader()
+
     def put(self, data: bytes | memoryview, timeout_s: float | None) -> None:
         """Raises WaitTimeout when there is no room for ``timeout_s``. Once the application has answered, data is dropped."""
         while self._queued >= QUEUED_BYTES and not self.finished:
@@ -309,12 +334,14 @@ class Pipe(FileLike):
 
     def abort(self) -> None:
         self.aborted = True
+        self._handed = None
         self._parts.clear()
         self._at = 0
         self._wake_reader()
 
     def finish(self) -> None:
         self.finished = True
+        self._handed = None
         self._parts.clear()
         self._at = 0
         self._environ = None
@@ -382,6 +409,11 @@ class LocalUpload:
             self._pipe.put(data, self._timeout_s)
         except WaitTimeout:
             raise BackendTimeout(f"{self._method}: takes no data for {self._timeout_s} s", node=self.address) from None
+        if self._error is not None:
+            self._answer()
+
+    def send_whole(self, body: Archive | Commit) -> None:
+        self._pipe.hand(body)
         if self._error is not None:
             self._answer()
 

@@ -62,11 +62,14 @@ class changing:  # noqa: N801 - reads as a statement: with changing(path, suffix
     partition is gone, OSError.
 
     Without room for the note all that is known goes: the next who asks computes everything.
+
+    ``before`` and ``after``: the size of the journal before and with the note, -1 and 0 where that is not known.
     """
-    __slots__ = ("_lock", "_partition_path", "_suffix")
+    __slots__ = ("_lock", "_partition_path", "_suffix", "after", "before")
 
     def __init__(self, partition_path: str, suffix: str, timeout_s: float = 10.0):
         self._partition_path, self._suffix = partition_path, suffix
+        self.before, self.after = -1, 0
         self._lock = lock_directory(partition_path, timeout_s)
 
     def __enter__(self) -> None:
@@ -80,7 +83,9 @@ class changing:  # noqa: N801 - reads as a statement: with changing(path, suffix
         path = self._partition_path
         try:
             try:
-                yield from fs.appending(f"{path}/{INVALIDATIONS_FILE}", _line(self._suffix), _head(fs.boot_id()))
+                line, head = _line(self._suffix), _head(fs.boot_id())
+                self.before = before = yield from fs.appending(f"{path}/{INVALIDATIONS_FILE}", line, head)
+                self.after = before + len(line) if before else len(head) + len(line)
             except DeviceFull:
                 if fs.remove_file(f"{path}/{HASHES_FILE}"):
                     yield from fs.syncing_directories((path,))

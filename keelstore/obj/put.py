@@ -28,6 +28,7 @@ from keelstore.common.headers import Headers
 from keelstore.common.http import DIGEST, Request, Response
 from keelstore.common.limits import check_name_length, check_request, check_size
 from keelstore.common.timestamp import Timestamp
+from keelstore.common.two_phase import Archive, Commit
 from keelstore.obj.fileset import FileSet
 from keelstore.obj.mime_put import MimeDocuments
 from keelstore.obj.request import check_delete_at, footer_metadata, next_part_power, put_metadata, update_overrides
@@ -292,7 +293,50 @@ class Put:
         if set_headers is not None:
             set_headers(_CONTINUE_TWO_PHASE if is_two_phase else _CONTINUE)
         documents = MimeDocuments(source, boundary, server.options.network_chunk_size)
-        limit = server.cluster.limits.max_file_size
+        handed, noted = None, 0
+        if expected is not None and expected <= SMALL and hasattr(type(source), "take_whole"):
+            server.reserve.check(self.place.device_path, expected)  # before the body is asked for
+            handed = source.take_whole()
+        if isinstance(handed, Archive):
+            footer = handed.footer
+            metadata, noted = self._store_archive(handed, expected)
+        else:
+            metadata, footer = self._store_documents(documents, expected)
+        if is_two_phase:  # the fragment is on disk; until the proxy confirms that enough others are, it does not count
+            assert self.fragment is not None
+            source.send_continue()
+            if handed is None or not isinstance(source.take_whole(), Commit):
+                documents.commit()
+            self.turn.begin()
+            server.store.make_durable(self.place, self.timestamp, self.fragment, next_part_power=self.part_power,
+                                      noted=noted)
+            if handed is None:
+                with suppress(ClientDisconnect, ClientTimeout):  # what is done is done, and the container is to hear of it
+                    documents.drain()
+        return metadata, footer
+
+    def _store_archive(self, archive: Archive, expected: int | None) -> tuple[dict[str, str], int]:
+        """What a proxy in this process hands over: all in one call. The metadata, and what the commit is to be told."""
+        if archive.size != expected:
+            raise ClientDisconnect()
+        metadata = self._fragment_metadata(archive.size, self.environ[DIGEST](), archive.footer)
+        self.turn.begin()
+        try:
+            noted = self.server.store.write(self.place, self.timestamp, archive.data, metadata,
+                                            next_part_power=self.part_power, fragment=self.fragment,
+                                            is_durable=self.is_durable)
+        finally:
+            self.turn.end()  # the second phase waits for uploads that have no turn yet
+        return metadata, noted
+
+    def _fragment_metadata(self, size: int, etag: str, footer: Headers) -> dict[str, str]:
+        self.check_etag(etag, footer)
+        if self.policy.stores_fragments:
+            self.fragment = self.server.fragment_index(footer.get("X-Object-Sysmeta-Ec-Frag-Index"), self.policy)
+        return self.metadata(size, etag, footer)
+
+    def _store_documents(self, documents: MimeDocuments, expected: int | None) -> tuple[dict[str, str], Headers]:
+        limit = self.server.cluster.limits.max_file_size
         footers = []
 
         def pieces() -> Iterator[bytes | memoryview]:
@@ -310,22 +354,10 @@ class Put:
             footer = documents.footer()
             documents.drain()
             footers.append(footer)
-            self.check_etag(etag, footer)
-            if self.policy.stores_fragments:
-                self.fragment = self.server.fragment_index(footer.get("X-Object-Sysmeta-Ec-Frag-Index"), self.policy)
-            return self.metadata(received, etag, footer)
+            return self._fragment_metadata(received, etag, footer)
 
         # A proxy in this process has hashed the whole body before it sends the footer, which the body ends with.
-        metadata = self._receive(pieces(), expected, DIGEST not in environ, finish)
-        if is_two_phase:  # the fragment is on disk; until the proxy confirms that enough others are, it does not count
-            assert self.fragment is not None
-            source.send_continue()
-            documents.commit()
-            self.turn.begin()
-            server.store.make_durable(self.place, self.timestamp, self.fragment, next_part_power=self.part_power)
-            with suppress(ClientDisconnect, ClientTimeout):  # what is done is done, and the container is to hear of it
-                documents.drain()
-        return metadata, footers[0]
+        return self._receive(pieces(), expected, DIGEST not in self.environ, finish), footers[0]
 
     # -- afterwards ----------------------------------------------------------------------------------------------------
 

@@ -293,10 +293,13 @@ class ObjectStore:
         )  # fmt: skip
 
     def write(self, place: Place, timestamp: Timestamp, body: bytes, metadata: Mapping[str, str], *,
-              next_part_power: int | None = None, fragment: int | None = None, is_durable: bool = True) -> None:
-        """Store a small object, durably. Raises DeviceFull, XattrNotSupported, LockTimeout, OSError."""
+              next_part_power: int | None = None, fragment: int | None = None, is_durable: bool = True) -> int:
+        """Store a small object, durably; what :meth:`make_durable` may be told of it. Raises DeviceFull, XattrNotSupported,
+        LockTimeout, OSError.
+        """
         publication = self._data_publication(place, timestamp, next_part_power, fragment, is_durable)
         on_disk(place.device, fs.carry_out, writer.writing_small(publication, self.reserve, body, metadata))
+        return publication.noted
 
     def writing(self, place: Place, timestamp: Timestamp, body: bytes, metadata: Mapping[str, str]) -> fs.Steps:
         """:meth:`write` of a whole copy, in steps."""
@@ -314,12 +317,12 @@ class ObjectStore:
         upload.commit(self._data_publication(place, timestamp, next_part_power, fragment, is_durable), metadata)
 
     def make_durable(self, place: Place, timestamp: Timestamp, fragment: int, *,
-                     next_part_power: int | None = None) -> None:
-        """Second phase of storing a fragment: enough others are stored too. Raises ObjectStateChanged, LockTimeout,
-        OSError.
+                     next_part_power: int | None = None, noted: int = 0) -> None:
+        """Second phase of storing a fragment: enough others are stored too. ``noted``: what :meth:`write` gave just now.
+        Raises ObjectStateChanged, LockTimeout, OSError.
         """
         on_disk(place.device, writer.commit_fragment, place, self.rules(place.fragments), self.clock(), timestamp,
-                fragment, next_part_power)
+                fragment, next_part_power, noted)
 
     def write_meta(self, place: Place, timestamp: Timestamp, metadata: Mapping[str, str], *,
                    next_part_power: int | None = None) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -30,6 +31,8 @@ from keelstore.obj.place import Place
 
 MD5_OF_EMPTY = "d41d8cd98f00b204e9800998ecf8427e"
 MAX_HOSTS = 32  # of one update
+TOLD_S = 1.0  # for which it is remembered that a container server took a row at once,
+MAX_TOLD = 512  # and of how many rows
 Target = tuple[str, str, str]  # host, device, partition of a replica
 Takers = dict[tuple[str, int], RowTaker | None]
 
@@ -113,6 +116,7 @@ class ContainerUpdater:
         self._wait_s, self._node_timeout_s = wait_s, node_timeout_s
         self._divisor, self._expirer_account = expirer_divisor, f".{expirer_account.lstrip('.')}"
         self._user_agent = f"object-server {os.getpid()}"
+        self._told: dict[str, tuple[float, str, Headers]] = {}  # rows taken at once, by host and path, oldest first
 
     # -- listings ------------------------------------------------------------------------------------------------------
 
@@ -139,7 +143,8 @@ class ContainerUpdater:
         shard = self._shard(request)
         dict.__setitem__(headers, "X-Backend-Storage-Policy-Index", str(place.policy_index))
         path = f"/{shard or f'{names[0]}/{names[1]}'}/{names[2]}"
-        targets = self._not_told_at_once(op, targets, path, headers, {} if takers is None else takers)
+        takers = {} if takers is None else takers
+        targets = self._not_told_at_once(op, targets, path, headers, takers, place.fragments > 0)
         if not targets:
             return None
         headers = headers.copy()
@@ -152,18 +157,27 @@ class ContainerUpdater:
         """Of an object; waits a moment for the container servers."""
         self._send(*rest)
 
-    def _not_told_at_once(self, op: str, targets: list[Target], path: str, headers: Headers, takers: Takers) -> list[Target]:
-        """Those that did not take the row at once: not of this process, or not the usual row of a usual container."""
+    def _not_told_at_once(self, op: str, targets: list[Target], path: str, headers: Headers, takers: Takers,
+                          may_be_told: bool) -> list[Target]:
+        """Those that did not take the row at once: not of this process, or not the usual row of a usual container.
+        ``may_be_told``: each server of a fragment tells a container, and there are fewer of these; one that has just
+        taken the very row from us need not hear it again.
+        """
         left = []
         for target in targets:
             host, device, partition = target
             address = parse_address(host)
             if address is not None and device and partition:
                 try:
+                    known_as = f"{host}/{device}/{partition}{path}"
+                    if may_be_told and self._is_told(known_as, op, headers):
+                        continue
                     if address not in takers:
                         takers[address] = self._row_taker(address, op, path, headers)
                     take = takers[address]
                     if take is not None and take(device, partition):
+                        if may_be_told:
+                            self._remember(known_as, op, headers)
                         continue
                 except Exception:  # in full it is said and logged
                     pass
@@ -176,6 +190,17 @@ class ContainerUpdater:
         wanted = headers.copy()
         dict.__setitem__(wanted, "X-Backend-Accept-Redirect", "true")
         return self._backend.row_taker(address, op, path, wanted)
+
+    def _is_told(self, known_as: str, op: str, headers: Headers) -> bool:
+        known = self._told.get(known_as)
+        return known is not None and time.monotonic() - known[0] < TOLD_S and known[1] == op and known[2] == headers
+
+    def _remember(self, known_as: str, op: str, headers: Headers) -> None:
+        told = self._told
+        told.pop(known_as, None)
+        if len(told) >= MAX_TOLD:
+            del told[next(iter(told))]
+        told[known_as] = (time.monotonic(), op, headers)
 
     def _targets(
         self, hosts: str | None, devices: str | None, partition: str, request: Request

@@ -50,12 +50,13 @@ class Publication:
     ``looks``: clean up also when the hash directory is new to us; others may have written in it since.
     """
 
-    __slots__ = ("attrs", "clean_up", "kind", "looks", "name", "next_part_power", "now", "place", "rules")
+    __slots__ = ("attrs", "clean_up", "kind", "looks", "name", "next_part_power", "noted", "now", "place", "rules")
 
     def __init__(self, place: Place, rules: Rules, now: float, kind: str, name: str, *, attrs: str = "",
                  next_part_power: int | None = None, clean_up: bool = True):
         self.place, self.rules, self.now, self.kind, self.name, self.attrs = place, rules, now, kind, name, attrs
         self.next_part_power, self.clean_up, self.looks = next_part_power, clean_up, False
+        self.noted = 0  # size of the partition's journal with the note, when the hash directory was new
 
     def publish(self, new: fs.NewFile, made: tuple[str, ...], metadata: Mapping[str, str]) -> None:
         """Steps 3 to 7. ``made``: directories to sync beside the hash directory. Raises DeviceFull,
@@ -84,8 +85,9 @@ class Publication:
                 try:
                     if extra is not None:
                         fs.link_unsynced(extra, f"{directory}/{self.attrs}")
-                    yield from fs.linking(new, f"{directory}/{self.name}", made,
-                                          hashes.changing(place.partition_path, place.suffix))
+                    noted = hashes.changing(place.partition_path, place.suffix)
+                    yield from fs.linking(new, f"{directory}/{self.name}", made, noted)
+                    self.noted = noted.after if is_new else 0
                     break
                 except FileNotFoundError:
                     if attempt == MAX_ATTEMPTS - 1:
@@ -143,16 +145,18 @@ def _clean(directory: str, rules: Rules, now: float) -> None:
 
 
 def commit_fragment(place: Place, rules: Rules, now: float, timestamp: Timestamp, fragment: int,
-                    next_part_power: int | None) -> None:
+                    next_part_power: int | None, noted: int = 0) -> None:
     """Give a fragment that was written without it the name that says that the whole object is there (``spec: on-disk
-    3.6``, step 7).
+    3.6``, step 7). ``noted``: :attr:`Publication.noted` of the fragment. Where nothing in its partition has changed since,
+    nothing is in its directory beside it, and that is not listed; what slipped in before the note, the next visitor removes.
 
     A crash before the rename is safe leaves a fragment that is not durable, as before; other nodes' say that it is.
     It may be gone meanwhile, but only for something as new. Raises ObjectStateChanged when it is gone for nothing.
     """
     source, target = layout.data_name(timestamp, fragment, False), layout.data_name(timestamp, fragment, True)
+    note = hashes.changing(place.partition_path, place.suffix)
     try:
-        with hashes.changing(place.partition_path, place.suffix):
+        with note:
             os.rename(f"{place.directory}/{source}", f"{place.directory}/{target}")
     except FileNotFoundError:
         if not _is_superseded(place, timestamp):
@@ -169,7 +173,8 @@ def commit_fragment(place: Place, rules: Rules, now: float, timestamp: Timestamp
             except (OSError, StorageError) as error:  # the object itself is safe; the relinker will do it
                 log.warning("cannot commit %s/%s: %s", other.directory, source, error)
             _clean(other.directory, rules, now)
-    _clean(place.directory, rules, now)
+    if not noted or note.before != noted:
+        _clean(place.directory, rules, now)
 
 
 def _is_superseded(place: Place, timestamp: Timestamp) -> bool:

@@ -12,10 +12,8 @@ process takes the proxy's digest. MD5 of large pieces runs on a native thread wh
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Callable, Sequence
-from hashlib import md5
 from typing import TYPE_CHECKING, Any
 
 from keelstore.common.codec import Codec, codec_for
@@ -27,6 +25,7 @@ from keelstore.common.headers import Headers
 from keelstore.common.http import Response, http_date
 from keelstore.common.policy import ErasureCodingPolicy, Policy
 from keelstore.common.quorum import have_quorum
+from keelstore.common.two_phase import BODY_HEAD, Archive, Commit, encoded_footer
 from keelstore.proxy.fanout import (
     FAILURES,
     Answer,
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from keelstore.proxy.app import ProxyApp
 
 HASHED_APART = 65536  # bytes of a segment from which on its hashing is worth a native thread
+EC_SCHEME, EC_SEGMENT_SIZE = f"{EC_PREFIX}Scheme", f"{EC_PREFIX}Segment-Size"
 _OFFERS = ("X-Obj-Metadata-Footer", "X-Obj-Multiphase-Commit")  # what a node must know of
 OVERRIDE_ETAG = "X-Backend-Container-Update-Override-Etag"
 OVERRIDE_SIZE = "X-Backend-Container-Update-Override-Size"
@@ -115,16 +115,14 @@ class _FragmentPut:
             if early is not None:
                 return early
             self._assign()
-            head = f"--{self.boundary}\r\nX-Document: object body\r\n\r\n".encode()
+            fragments: list[bytes] | None = None
             if body is not None:
-                starts = [head + fragment for fragment in self._encode(body)]
+                fragments = self._encode(body)
             else:
-                self._send([head] * self.policy.fragments)
+                self._send([BODY_HEAD.format(self.boundary).encode()] * self.policy.fragments)
                 self._transfer(length)
-                starts = [b""] * self.policy.fragments
             self._wait_for_hashes()
-            footers = self._footers()
-            if not self._write(starts, footers):
+            if not self._write(fragments, self._footers()):
                 return Response(503)
             return self._commit()
         finally:
@@ -247,7 +245,7 @@ class _FragmentPut:
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
-    def _footers(self) -> dict[str, str]:
+    def _footers(self) -> Headers:
         """The metadata that all fragments have in common. Raises UnprocessableEntity when the body is not what the
         client said it would be.
         """
@@ -259,42 +257,41 @@ class _FragmentPut:
         wanted = extra.pop("Etag", None) or self.wanted_etag
         if wanted and wanted.strip('"').lower() != etag:
             raise UnprocessableEntity
-        footers = {
+        footers = Headers()
+        dict.update(footers, {
             EC_ETAG: etag,
             EC_LENGTH: str(self.size),
-            f"{EC_PREFIX}Scheme": self.codec.description,
-            f"{EC_PREFIX}Segment-Size": str(self.policy.segment_size),
+            EC_SCHEME: self.codec.description,
+            EC_SEGMENT_SIZE: str(self.policy.segment_size),
             OVERRIDE_ETAG: etag,
             OVERRIDE_SIZE: str(self.size),
-        }
+        })  # fmt: skip
         for name, value in extra.items():
             if not name.startswith(EC_PREFIX):
                 footers[name] = str(value)
         return footers
 
-    def _footer_document(self, common: bytes, fragment: int) -> bytes:
-        """``common``: the JSON of what all fragments have, without its end."""
-        own = f', "{EC_INDEX}": "{fragment}", "Etag": "{self.digests.hexdigest(fragment)}"}}'
-        document = common + own.encode("ascii")
-        check = md5(document, usedforsecurity=False).hexdigest()
-        return (
-            f"\r\n--{self.boundary}\r\nX-Document: object metadata\r\nContent-MD5: {check}\r\n\r\n".encode()
-            + document + f"\r\n--{self.boundary}\r\n".encode()
-        )  # fmt: skip
+    def _footer(self, common: Headers, fragment: int) -> Headers:
+        own = Headers(common)
+        dict.__setitem__(own, EC_INDEX, str(fragment))
+        dict.__setitem__(own, "Etag", self.digests.hexdigest(fragment))
+        return own
 
-    def _write(self, starts: Sequence[bytes], footers: dict[str, str]) -> bool:
-        """First phase: whether a quorum has its archives on disk; ``self.live`` are the nodes that have."""
+    def _write(self, fragments: Sequence[bytes] | None, common: Headers) -> bool:
+        """First phase: whether a quorum has its archives on disk; ``self.live`` are the nodes that have. ``fragments``: all
+        of the archives, where nothing of them was sent. ``common``: the metadata that all of them have.
+        """
         slots, self.live = self.live, []
-        documents = {slot.fragment: b"" for slot in slots}
-        common = json.dumps(footers).encode("ascii")[:-1]
-        for fragment in documents:
-            documents[fragment] = starts[fragment] + self._footer_document(common, fragment)
-        app = self.app
+        app, boundary = self.app, self.boundary
 
         def job(slot: _Slot) -> Callable[[], bool | None]:
             def run() -> bool | None:
                 try:
-                    slot.upload.send(documents[slot.fragment])
+                    own = self._footer(common, slot.fragment)
+                    if fragments is None:
+                        slot.upload.send(encoded_footer(boundary, own))
+                    else:
+                        slot.upload.send_whole(Archive(boundary, fragments[slot.fragment], own))
                     slot.upload.end_body()
                     response = slot.upload.ready(app.options.node_timeout)
                     if response is None:
@@ -321,12 +318,12 @@ class _FragmentPut:
         index = self.policy.index
         if len(slots) + len(self.answers) < self.count:
             app.repair.ask(index, self.part, self.path)
-        confirmation = f"X-Document: put commit\r\n\r\nput_commit_confirmation\r\n--{self.boundary}--".encode()
+        confirmation = Commit(self.boundary)
 
         def job(slot: _Slot) -> Callable[[], Answer | None]:
             def run() -> Answer | None:
                 try:
-                    slot.upload.send(confirmation)
+                    slot.upload.send_whole(confirmation)
                     response = slot.upload.finish(app.options.node_timeout)
                     body = read_short(response, app.options.node_timeout)
                 except (*FAILURES, ValueError) as error:

@@ -16,6 +16,7 @@ from keelstore.common.errors import BackendError, BackendTimeout
 from keelstore.common.headers import Headers
 from keelstore.common.http import Response
 from keelstore.common.localcall import LocalUpload
+from keelstore.common.two_phase import Archive, Commit
 from test.simulation import lives
 
 Address = tuple[str, int]
@@ -222,6 +223,13 @@ class SimUpload:
     def send(self, data: bytes) -> None:
         self._alive()
         self._inner.send(data)
+
+    def send_whole(self, body: Archive | Commit) -> None:
+        self._alive()
+        if self._served.life.node == self._backend._node:
+            self._inner.send_whole(body)
+        else:
+            self._inner.send(body.encoded())
 
     def end_body(self) -> None:
         self._alive()

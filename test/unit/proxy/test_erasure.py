@@ -292,11 +292,12 @@ def test_what_a_single_commit_has_made_readable_is_listed(cluster, monkeypatch, 
     assert cluster.ask("GET", PATH).body == body
 
 
-def test_nothing_is_committed_without_a_quorum_of_fragments(cluster, monkeypatch):
+@pytest.mark.parametrize(("size", "step"), [(5, "write"), (200_000, "commit")])
+def test_nothing_is_committed_without_a_quorum_of_fragments(cluster, monkeypatch, size, step):
     cluster.ask("PUT", PATH, body=b"before")
     from keelstore.obj.store import ObjectStore
 
-    write, left = ObjectStore.commit, [2]
+    write, left = getattr(ObjectStore, step), [2]
 
     def broken(self, *args, **options):
         if left[0]:
@@ -304,8 +305,9 @@ def test_nothing_is_committed_without_a_quorum_of_fragments(cluster, monkeypatch
             raise OSError("disk error")
         write(self, *args, **options)
 
-    monkeypatch.setattr(ObjectStore, "commit", broken)
-    assert cluster.ask("PUT", PATH, body=b"after").status == 503
+    monkeypatch.setattr(ObjectStore, step, broken)
+    assert cluster.ask("PUT", PATH, body=octets(size)).status == 503
+    assert not left[0]
     assert cluster.ask("GET", PATH).body == b"before"
     assert cluster.ask("HEAD", PATH).headers["Content-Length"] == "6"
 
