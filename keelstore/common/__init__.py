@@ -9,6 +9,7 @@
   ``httpinput``, ``httpanswer``, ``proxyprotocol``, ``admission`` (of uploads); what server and client share:
   ``httpparse``, ``httpbody``, ``relay``; ``ranged`` (answers to Range)
 - calls to storage nodes: ``backend``, by ``localcall`` or ``httpclient``, both ways at once by ``duplex``;
+  ``two_phase``: what a PUT of a fragment sends;
   ``storage_server`` and ``db_server`` are the other end
 - ``internal``: requests of our own through a pipeline; ``info``: what is known of an account or container; ``cache``,
   ``cache_embedded``, ``cache_memcached``

@@ -204,7 +204,7 @@ class Pipe(FileLike):
 
     __slots__ = (
         "_at", "_ended", "_environ", "_handed", "_is_asked", "_pairs", "_parts", "_queued", "_readable", "_writable",
-        "aborted", "asked", "continue_headers", "finished",
+        "aborted", "asked", "continue_headers", "finished", "heard",
     )
 
     def __init__(self) -> None:
@@ -220,6 +220,7 @@ class Pipe(FileLike):
         self._writable: concurrency.Event | None = None
         self._is_asked = False
         self.asked = concurrency.Event()  # the application wants the current body (True), or has answered (False)
+        self.heard: Callable[[], None] | None = None  # to be called then
         self._environ: dict[str, Any] | None = None
         self._pairs: Iterable[tuple[str, str]] = _NO_HEADERS
         self.continue_headers = Headers()
@@ -289,6 +290,12 @@ class Pipe(FileLike):
         self.continue_headers = Headers(pairs)
         self._is_asked = True
         self.asked.set(True)
+        self.call_heard()
+
+    def call_heard(self) -> None:
+        heard, self.heard = self.heard, None
+        if heard is not None:
+            heard()
 
     def set_environ(self, environ: dict[str, Any]) -> None:
         self._environ = environ
@@ -384,6 +391,7 @@ class LocalUpload:
             self._error = error
         self._pipe.finish()
         self._done.set()
+        self._pipe.call_heard()
         if self._pipe.aborted and self._response is not None:
             self._response.close()
 
@@ -399,6 +407,20 @@ class LocalUpload:
         except WaitTimeout:
             raise BackendTimeout(f"{self._method}: no 100 Continue within {timeout_s} s", node=self.address) from None
         return self._answer()
+
+    def when_ready(self, heard: Callable[[], None]) -> None:
+        """Have ``heard`` called as soon as :meth:`ready` waits for nothing: here, or on the application's green thread. It
+        must not raise, nor wait.
+        """
+        self._pipe.heard = heard
+        if self._pipe.asked.is_set:
+            self._pipe.call_heard()
+
+    def when_done(self, heard: Callable[[], None]) -> None:
+        """As :meth:`when_ready`, for :meth:`finish`, when the last body has been sent whole."""
+        self._pipe.heard = heard
+        if self._done.is_set:
+            self._pipe.call_heard()
 
     def send(self, data: bytes | memoryview) -> None:
         if self._left is not None:

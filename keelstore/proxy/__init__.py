@@ -10,6 +10,7 @@
 - ``rings``: the ring files of a cluster
 - ``fanout``: one request to many nodes until a quorum has an outcome
 - ``together``: a small PUT or DELETE on those of them that are in this process at once
+- ``rounds``: one round of a conversation with the nodes of an upload
 - ``repair``: what asks for the repair of a write that did not reach all its devices
 - ``reader``: a read from the first good node, or the newest
 - ``body``: a body that goes on from another node when one breaks off

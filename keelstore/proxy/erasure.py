@@ -41,6 +41,7 @@ from keelstore.proxy.fragments import EC_ETAG, EC_INDEX, EC_LENGTH, EC_PREFIX, a
 from keelstore.proxy.placement import Nodes
 from keelstore.proxy.replicated import FOOTERS, SMALL, read_body
 from keelstore.proxy.request import ProxyRequest
+from keelstore.proxy.rounds import Round
 
 if TYPE_CHECKING:
     from keelstore.proxy.app import ProxyApp
@@ -282,33 +283,29 @@ class _FragmentPut:
         of the archives, where nothing of them was sent. ``common``: the metadata that all of them have.
         """
         slots, self.live = self.live, []
-        app, boundary = self.app, self.boundary
+        boundary = self.boundary
 
-        def job(slot: _Slot) -> Callable[[], bool | None]:
-            def run() -> bool | None:
-                try:
-                    own = self._footer(common, slot.fragment)
-                    if fragments is None:
-                        slot.upload.send(encoded_footer(boundary, own))
-                    else:
-                        slot.upload.send_whole(Archive(boundary, fragments[slot.fragment], own))
-                    slot.upload.end_body()
-                    response = slot.upload.ready(app.options.node_timeout)
-                    if response is None:
-                        self.live.append(slot)
-                        return True
-                    response.close()
-                except (*FAILURES, ValueError) as error:
-                    self._failed(slot, error)
-                    return None
-                slot.upload.abort()
-                self._note_failure(slot, response)
-                app.logger.warning("PUT %s: %s answered %d before the commit", self.path, slot.node.key, response.status)
-                return None
+        def send(slot: _Slot) -> None:
+            own = self._footer(common, slot.fragment)
+            if fragments is None:
+                slot.upload.send(encoded_footer(boundary, own))
+            else:
+                slot.upload.send_whole(Archive(boundary, fragments[slot.fragment], own))
+            slot.upload.end_body()
 
-            return run
+        def hear(slot: _Slot, timeout_s: float) -> bool | None:
+            response = slot.upload.ready(timeout_s)
+            if response is None:
+                self.live.append(slot)
+                return True
+            response.close()
+            slot.upload.abort()
+            self._note_failure(slot, response)
+            self.app.logger.warning("PUT %s: %s answered %d before the commit", self.path, slot.node.key, response.status)
+            return None
 
-        gather([job(slot) for slot in slots], lambda _found: False, 0, app.log_failure)
+        conversation = Round(self.app.options.node_timeout, send, hear, self._failed, self.app.log_failure)
+        conversation.run(slots, "when_ready", lambda _found: False, 0)
         return len(self.live) >= self.quorum
 
     def _commit(self) -> Response:
@@ -320,29 +317,23 @@ class _FragmentPut:
             app.repair.ask(index, self.part, self.path)
         confirmation = Commit(self.boundary)
 
-        def job(slot: _Slot) -> Callable[[], Answer | None]:
-            def run() -> Answer | None:
-                try:
-                    slot.upload.send_whole(confirmation)
-                    response = slot.upload.finish(app.options.node_timeout)
-                    body = read_short(response, app.options.node_timeout)
-                except (*FAILURES, ValueError) as error:
-                    self._failed(slot, error)
-                    app.repair.ask(index, self.part, self.path)
-                    return None
-                self._note_failure(slot, response)
-                if response.status >= 500:
-                    app.repair.ask(index, self.part, self.path)
-                return Answer(response.status, response.headers, body, slot.node)
+        def hear(slot: _Slot, timeout_s: float) -> Answer:
+            response = slot.upload.finish(timeout_s)
+            body = read_short(response, app.options.node_timeout)
+            self._note_failure(slot, response)
+            if response.status >= 500:
+                app.repair.ask(index, self.part, self.path)
+            return Answer(response.status, response.headers, body, slot.node)
 
-            return run
+        def failed(slot: _Slot, error: BaseException) -> None:
+            self._failed(slot, error)
+            app.repair.ask(index, self.part, self.path)
 
-        found = gather(
-            [job(slot) for slot in slots],
-            lambda answers: have_quorum([answer.status for answer in answers], self.count, self.quorum),
-            app.options.post_quorum_timeout,
-            app.log_failure,
-        )
+        conversation = Round(app.options.node_timeout, lambda slot: slot.upload.send_whole(confirmation), hear, failed,
+                             app.log_failure)
+        found = conversation.run(
+            slots, "when_done", lambda answers: have_quorum([answer.status for answer in answers], self.count, self.quorum),
+            app.options.post_quorum_timeout)
         response = outcome(pad([*self.answers, *found], self.count), self.quorum)
         if not response.is_success:
             return response
