@@ -319,7 +319,9 @@ class Put:
         """What a proxy in this process hands over: all in one call. The metadata, and what the commit is to be told."""
         if archive.size != expected:
             raise ClientDisconnect()
-        metadata = self._fragment_metadata(archive.size, self.environ[DIGEST](), archive.footer)
+        digest = self.environ.get(DIGEST)
+        etag = digest() if digest is not None else md5(archive.data, usedforsecurity=False).hexdigest()
+        metadata = self._fragment_metadata(archive.size, etag, archive.footer)
         self.turn.begin()
         try:
             noted = self.server.store.write(self.place, self.timestamp, archive.data, metadata,

@@ -16,6 +16,7 @@ from keelstore.common.errors import BackendError, BackendTimeout, ClientDisconne
 from keelstore.common.headers import Headers
 from keelstore.common.http import Request, Response
 from keelstore.common.httpserver import ServerOptions
+from keelstore.common.two_phase import Archive, Commit
 from test.support.waiting import slowness
 from test.support.wire import dial, peer, read_until, serve
 
@@ -330,6 +331,75 @@ def test_two_phase_upload(node):
         assert upload.ready() is None and upload.continue_headers["X-Second"] == "2"
         upload.send(b"commit")
         assert upload.finish().headers["Got"] == "1000000 commit"
+
+
+def test_bodies_that_are_sent_whole_are_what_a_reader_reads(node):
+    def app(environ, start_response):
+        body = environ["wsgi.input"]
+        first = body.read()
+        body.send_continue()
+        return Response(201, body=first + b"|" + body.read())(environ, start_response)
+
+    backend, address = node(app)
+    for _ in range(2):
+        upload = backend.upload(address, "/d", Headers())
+        assert upload.ready() is None
+        upload.send_whole(Archive("B", b"data", Headers({"Etag": "1"})))
+        upload.end_body()
+        assert upload.ready() is None
+        upload.send_whole(Commit("B"))
+        assert upload.finish().read() == (
+            b'--B\r\nX-Document: object body\r\n\r\ndata\r\n--B\r\nX-Document: object metadata\r\nContent-MD5: '
+            b'c7c1d8bff0e5d3b7a3a8b4eb9e0c3f42\r\n\r\n{"Etag": "1"}\r\n--B\r\n'.replace(
+                b"c7c1d8bff0e5d3b7a3a8b4eb9e0c3f42", hashlib.md5(b'{"Etag": "1"}').hexdigest().encode())
+            + b"|X-Document: put commit\r\n\r\nput_commit_confirmation\r\n--B--")
+
+
+def test_whole_bodies_in_process_are_handed_over():
+    taken, heard = [], []
+
+    def app(environ, start_response):
+        body = environ["wsgi.input"]
+        taken.append(body.take_whole())
+        body.send_continue()
+        taken.append(body.take_whole())
+        assert body.read() == b""
+        return Response(201)(environ, start_response)
+
+    address = ("10.0.0.1", 6200)
+    upload = Backend(local={address: app}).upload(address, "/d", Headers())
+    upload.when_ready(lambda: heard.append("wants"))
+    assert upload.ready() is None and heard == ["wants"]
+    archive, commit = Archive("B", b"data", Headers()), Commit("B")
+    upload.send_whole(archive)
+    upload.end_body()
+    upload.when_ready(lambda: heard.append("wants more"))
+    assert upload.ready() is None and heard == ["wants", "wants more"]
+    upload.when_ready(lambda: heard.append("at once"))
+    assert heard.pop() == "at once"
+    upload.send_whole(commit)
+    upload.when_done(lambda: heard.append("done"))
+    assert upload.finish().status == 201 and heard == ["wants", "wants more", "done"] and taken == [archive, commit]
+    upload.when_done(lambda: heard.append("at once"))
+    assert heard.pop() == "at once"
+
+
+def test_who_waits_for_a_whole_body_hears_that_its_sender_gave_up():
+    raised = []
+
+    def app(environ, start_response):
+        try:
+            environ["wsgi.input"].take_whole()
+        except ClientDisconnect as error:
+            raised.append(error)
+        return Response(499)(environ, start_response)
+
+    address = ("10.0.0.1", 6200)
+    upload = Backend(local={address: app}).upload(address, "/d", Headers())
+    assert upload.ready() is None
+    upload.abort()
+    concurrency.sleep(0.01)
+    assert raised
 
 
 def test_two_phase_upload_refused_between_the_phases(node):

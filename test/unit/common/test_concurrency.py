@@ -77,6 +77,61 @@ def test_time_limit_bounds_waits_with_an_ordinary_error():
     concurrency.sleep(0.02)
 
 
+def test_time_limits_of_one_length_end_in_any_order():
+    ended = []
+
+    def work(number, seconds):
+        try:
+            with time_limit(0.1):
+                concurrency.sleep(seconds)
+            ended.append((number, "done"))
+        except WaitTimeout:
+            ended.append((number, "late"))
+
+    for task in [spawn(work, number, seconds) for number, seconds in enumerate((5, 0, 5, 0.01))]:
+        task.wait()
+    assert sorted(ended) == [(0, "late"), (1, "done"), (2, "late"), (3, "done")]
+    with pytest.raises(WaitTimeout), time_limit(0.1), time_limit(3.0):  # the inner has not ended when the outer is due
+        concurrency.sleep(5)
+
+
+def test_limits_that_ended_are_not_kept_behind_one_that_lasts(monkeypatch):
+    monkeypatch.setattr(concurrency, "MOST_ENDED", 8)
+    limits = concurrency._crew().limits(61.0)
+    with time_limit(61.0):
+        others = [limits.begin(object()) for _ in range(4)]
+        for _ in range(100):
+            with time_limit(61.0):
+                pass
+        assert len(limits._running) < 25
+        for entry in others:
+            limits.end(entry)
+    for _ in range(20):
+        limits.end(limits.begin(object()))
+    assert not limits._running and not limits._ended
+
+
+def test_who_no_longer_waits_for_an_event_is_not_woken():
+    event, woken = Event(), []
+
+    def work(seconds):
+        try:
+            event.wait(seconds)
+        except WaitTimeout:
+            pass
+        woken.append("event")
+        concurrency.sleep(0.05)
+        woken.append("slept")
+
+    killed, late, last = spawn(work, None), spawn(work, 0.01), spawn(work, 5.0)
+    concurrency.sleep(0.02)
+    killed.kill()
+    assert woken == ["event"]
+    event.set()
+    late.wait(), last.wait()
+    assert woken == ["event", "event", "slept", "slept"]
+
+
 # -- run_apart
 
 

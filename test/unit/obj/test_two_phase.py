@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
-from keelstore.common import disk_calls, disk_turns
+from keelstore.common import concurrency, disk_calls, disk_turns
 from keelstore.common.errors import ObjectStateChanged
 from keelstore.common.headers import Headers
 from keelstore.common.pace import LEAST, Pace, Volume
-from keelstore.obj import hashes
+from keelstore.common.room import Reserve
+from keelstore.common.two_phase import Archive, Commit
+from keelstore.obj import hashes, writer
 from test.support.objects import NOW, OBJECT, POLICIES, Peer, ServerBox, stamp
 
 CONTAINER = ("127.0.0.1", 6201)
@@ -56,6 +58,34 @@ def begin(box: ServerBox, body: bytes, at: float = 0, path: str = PATH, **header
 
 def finish(upload: Any, document: bytes = COMMIT) -> int:
     upload.send(document)
+    return int(upload.finish().status)
+
+
+def begin_whole(box: ServerBox, data: bytes, index: object = 3, at: float = 0, *, size: int = -1, path: str = PATH, etag: str = "",
+                **headers: str) -> Any:
+    """As :func:`begin`, of a proxy in the same process."""
+    footer = Headers({"Etag": etag or md5(data).hexdigest(), "X-Object-Sysmeta-Ec-Etag": "whole",
+                      "X-Object-Sysmeta-Ec-Content-Length": "99", "X-Backend-Container-Update-Override-Etag": "whole",
+                      "X-Backend-Container-Update-Override-Size": "99"})
+    if index is not None:
+        footer["X-Object-Sysmeta-Ec-Frag-Index"] = str(index)
+    sent = Headers({
+        "X-Timestamp": stamp(at).internal, "Content-Type": "text/plain", "X-Backend-Obj-Metadata-Footer": "yes",
+        "X-Backend-Obj-Multiphase-Commit": "yes", "X-Backend-Obj-Multipart-Mime-Boundary": "B",
+        "X-Backend-Storage-Policy-Index": "2", "X-Backend-Obj-Content-Length": str(len(data) if size < 0 else size),
+        **{k.replace("_", "-"): v for k, v in headers.items()},
+    })  # fmt: skip
+    upload = box.backend.upload(OBJECT, path, sent)
+    early = upload.ready()
+    if early is None:
+        upload.send_whole(Archive("B", data, footer))
+        upload.end_body()
+        early = upload.ready()
+    return upload, early
+
+
+def finish_whole(upload: Any) -> int:
+    upload.send_whole(Commit("B"))
     return int(upload.finish().status)
 
 
@@ -147,6 +177,81 @@ def test_commit_of_what_was_superseded_meanwhile(box, newer):
         assert finish(other) == 201
     assert finish(upload) == 201
     assert len(names(box)) == 1 and names(box)[0].startswith(stamp(2).internal)
+
+
+@pytest.mark.parametrize("data", [b"", b"hello", b"x" * 70000])
+def test_what_is_handed_over_whole_is_stored_as_what_is_sent(box, data):
+    """The larger is not taken whole: it is read, as documents."""
+    told = {"X_Container_Host": "127.0.0.1:6201", "X_Container_Device": "sdb", "X_Container_Partition": "1"}
+    upload, early = begin_whole(box, data, **told)
+    assert early is None and names(box) == [name(3, False)]
+    assert get(box).status == 404 and not box.local[CONTAINER].calls
+    assert finish_whole(upload) == 201 and names(box) == [name(3, True)]
+    found = get(box)
+    assert (found.status, found.read(), found.headers["X-Object-Sysmeta-Ec-Frag-Index"]) == (200, data, "3")
+    assert "X-Backend-Container-Update-Override-Etag" not in found.headers
+    assert (box.local[CONTAINER].calls[0][2]["X-Etag"], box.local[CONTAINER].calls[0][2]["X-Size"]) == ("whole", "99")
+    upload, early = begin(box, first_body(data), path=f"{PATH}2")
+    assert early is None and finish(upload) == 201
+    other = box.call("GET", f"{PATH}2", {"X-Backend-Storage-Policy-Index": "2"})
+    assert {key: value for key, value in other.headers.items() if "Name" not in key} == dict(found.headers)
+
+
+@pytest.mark.parametrize(("options", "status"), [
+    ({"index": None}, 400), ({"index": 6}, 400), ({"etag": "0" * 32}, 422), ({"size": 4}, 499),
+    ({"X_Backend_Storage_Policy_Index": "0"}, 501),
+])  # fmt: skip
+def test_what_is_handed_over_whole_is_refused_as_what_is_sent(box, options, status):
+    _, early = begin_whole(box, b"hello", **options)
+    assert early.status == status and names(box) == []
+
+
+def test_who_hands_over_and_gives_up_leaves_a_fragment_that_does_not_count(box):
+    upload, _ = begin_whole(box, b"hello")
+    upload.abort()
+    concurrency.sleep(0)
+    assert names(box) == [name(3, False)] and get(box).status == 404
+    upload, _ = begin_whole(box, b"hello", at=1)
+    assert finish(upload, b"") == 400  # no commit
+
+
+def test_a_full_device_is_heard_of_before_it_gets_the_body(box, monkeypatch):
+    monkeypatch.setattr(Reserve, "allows", lambda self, target, size=0: size < 5)
+    _, early = begin_whole(box, b"hello")
+    assert early.status == 507 and names(box) == []
+    assert begin_whole(box, b"hell")[1] is None
+
+
+@pytest.mark.parametrize("comes", ["nothing", "another", "in the partition", "consolidated"])
+def test_a_commit_cleans_its_directory_where_it_may_have_company(box, monkeypatch, comes):
+    looks: list[str] = []
+    clean = writer.clean
+    monkeypatch.setattr(writer, "clean", lambda directory, *args: looks.append(directory) or clean(directory, *args))
+    upload, _ = begin_whole(box, b"old", at=1)
+    place = box.place(policy=2)
+    if comes == "another":
+        other, _ = begin_whole(box, b"older", at=0)
+        assert finish_whole(other) == 201
+    elif comes == "in the partition":
+        hashes.invalidate(place.partition_path, "abc")
+    elif comes == "consolidated":
+        box.store.hashes("sda1", box.device_path, POLICIES.by_index[2], "7")
+    looks.clear()
+    assert finish_whole(upload) == 201
+    assert looks == ([] if comes == "nothing" else [place.directory])
+    assert names(box) == [name(3, True, 1)]
+    looks.clear()
+    newer, _ = begin_whole(box, b"newer", at=2)  # into a directory that is not new
+    assert finish_whole(newer) == 201 and looks == [place.directory]
+    assert names(box) == [name(3, True, 2)]
+
+
+def test_a_change_is_noted_again_at_the_commit(box):
+    place, policy = box.place(policy=2), POLICIES.by_index[2]
+    upload, _ = begin_whole(box, b"x")
+    before = box.store.hashes("sda1", box.device_path, policy, "7")
+    assert finish_whole(upload) == 201
+    assert box.store.hashes("sda1", box.device_path, policy, "7")[place.suffix] != before[place.suffix]
 
 
 def test_commit_of_what_vanished(box):

@@ -158,6 +158,43 @@ def test_who_does_not_take_the_row_at_once_is_asked_in_full(tmp_path):
     assert not pendings(box)
 
 
+def test_what_the_servers_of_two_fragments_tell_one_container_server_is_told_once(tmp_path, monkeypatch):
+    peer = Prompt(takes=9)
+    box = ServerBox(str(tmp_path), {CONTAINER: peer})
+
+    def put(index: int, at: float, **more: str) -> None:
+        assert box.call("PUT", headers={**UPDATE, "X-Backend-Storage-Policy-Index": "2", "X-Object-Sysmeta-Ec-Frag-Index": str(index),
+                                        "X-Backend-Container-Update-Override-Etag": "whole", **more}, body=b"hello", at=at).status == 201
+
+    put(1, 0), put(2, 0)
+    assert len(peer.taken) == 1
+    put(1, 1)  # another write
+    put(2, 1, **{"X-Container-Partition": "8"})
+    put(3, 1, **{"X-Backend-Container-Update-Override-Etag": "other"})
+    assert len(peer.taken) == 4
+    monkeypatch.setattr(updates, "TOLD_S", 0.0)  # it was long ago
+    put(4, 1, **{"X-Backend-Container-Update-Override-Etag": "other"})
+    assert len(peer.taken) == 5 and not pendings(box)
+
+
+def test_a_row_that_was_not_taken_at_once_is_told_again(tmp_path):
+    peer = Prompt(takes=0)
+    box = ServerBox(str(tmp_path), {CONTAINER: peer})
+    for index in (1, 2):
+        box.call("PUT", headers={**UPDATE, "X-Backend-Storage-Policy-Index": "2", "X-Object-Sysmeta-Ec-Frag-Index": str(index)},
+                 body=b"hello", at=0)
+    assert len(peer.calls) == 2
+
+
+def test_only_so_many_rows_are_remembered(tmp_path, monkeypatch):
+    monkeypatch.setattr(updates, "MAX_TOLD", 3)
+    box = ServerBox(str(tmp_path), {CONTAINER: Prompt(takes=9)})
+    updater = box.app.updater
+    for number in range(5):
+        updater._remember(f"host/{number}", "PUT", Headers({"X-Timestamp": str(number)}))
+    assert list(updater._told) == ["host/2", "host/3", "host/4"]
+
+
 def test_overrides_of_what_the_container_is_told(box, peer):
     box.call("PUT", headers={
         **UPDATE, "X-Backend-Container-Update-Override-Size": "1", "X-Backend-Container-Update-Override-Etag": "e1",
