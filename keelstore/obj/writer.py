@@ -41,6 +41,7 @@ log = logging.getLogger("keelstore.obj")
 MAX_ATTEMPTS = 3  # to name a file whose directory a cleaner removes meanwhile
 ALLOCATE_FROM = 65536  # bytes; below, the room check and the write itself do
 ALLOCATE_AHEAD = 16 << 20  # bytes held beyond what has come: who announces much and sends nothing fills no disk
+SMALL = 65536  # bytes of a body that is written whole
 WRITE_SIZE = 524288  # bytes that a streamed body collects for one visit to a disk thread
 
 
@@ -250,7 +251,8 @@ class Upload:
     """A data file whose body comes in pieces. Not thread-safe: one green thread drives it.
 
     Nothing is made on the disk before there is something to write. At most WRITE_SIZE bytes and one piece are held; each
-    WRITE_SIZE is one visit to a disk thread, which also computes the MD5 unless ``digests`` is false. A piece that is a view
+    WRITE_SIZE is one visit to a disk thread, which also computes the MD5 unless ``digests`` is false; what is no larger than
+    SMALL in all is written with the commit, as :func:`writing_small` does. A piece that is a view
     (``common/aligned.py``) is a visit of its own, and is written past the page cache while all before it were.
     """
 
@@ -266,6 +268,7 @@ class Upload:
         self._allocated = ALLOCATE_AHEAD
         self._pieces: list[bytes | memoryview] = []
         self._held = 0
+        self._hashed = 0  # of the pieces
         self._unsynced = 0
         self._synced_to = 0
         self._is_busy = False
@@ -288,9 +291,16 @@ class Upload:
             self.flush()
 
     def flush(self) -> None:
+        if self.size <= SMALL and self._new is None:
+            if self._hash is not None:
+                for piece in self._pieces[self._hashed :]:
+                    self._hash.update(piece)
+                self._hashed = len(self._pieces)
+            return
         pieces, self._pieces, self._held = self._pieces, [], 0
         if pieces:
-            self._visit(self._write, pieces)
+            self._visit(self._write, pieces, self._hashed)
+            self._hashed = 0
 
     def _visit(self, function: Callable[..., None], *args: Any) -> None:
         self._turn.begin()
@@ -310,7 +320,8 @@ class Upload:
         if self._new is None and not self._is_over:
             self._new, self._made = _start(self._place, self._reserve, self._expected, self._allocates)
 
-    def _write(self, pieces: list[bytes | memoryview]) -> None:
+    def _write(self, pieces: list[bytes | memoryview], hashed: int = 0) -> None:
+        """``hashed``: so many of the pieces are."""
         try:
             self._begin()
             new = self._new
@@ -325,8 +336,8 @@ class Upload:
                 self._is_direct = fs.write_direct(new.fd, piece)
             else:
                 fs.write_pieces(new.fd, pieces)
-            for piece in pieces:
-                if self._hash is not None:
+            for number, piece in enumerate(pieces):
+                if self._hash is not None and number >= hashed:
                     self._hash.update(piece)
                 self._unsynced += len(piece)
             self._reserve.check(new.fd)  # a body of unknown length must not eat it up
@@ -352,13 +363,15 @@ class Upload:
             self._turn.end()  # what may follow, as the second phase of a PUT, waits for uploads that have no turn yet
 
     def _commit(self, publication: Publication, metadata: Mapping[str, str]) -> None:
-        assert not self._pieces
         self._begin()
+        pieces, self._pieces = self._pieces, []
         new, self._new, self._is_over = self._new, None, True
         if new is None:
             raise ObjectStateChanged(f"{self._place.directory}: the upload was given up")
         publication.looks = True
         try:
+            if pieces:
+                fs.write_pieces(new.fd, pieces)
             publication.publish(new, self._made, metadata)
         finally:
             new.discard()

@@ -121,6 +121,32 @@ def test_streamed_object(box):
     assert read(box, place) == body
 
 
+def test_a_small_upload_goes_to_the_disk_in_one_call(box, monkeypatch):
+    def visit(*args):
+        raise AssertionError("nothing is written before the commit")
+
+    monkeypatch.setattr(writer, "write_on_disk_thread", visit)
+    place, body = box.place(), bytes(range(256)) * 256
+    upload = box.store.upload(place, None)
+    for start in range(0, len(body), 4096):
+        upload.write(body[start : start + 4096])
+    upload.flush(), upload.flush()
+    assert (upload.size, upload.digest) == (len(body), md5(body).hexdigest()) and not os.path.exists(place.directory)
+    box.store.commit(upload, place, stamp(0), metadata_of(place, stamp(0), body))
+    assert read(box, place) == body
+
+
+def test_a_small_upload_that_goes_on_after_all(box):
+    place, body = box.place(), bytes(range(256)) * 8192
+    upload = box.store.upload(place, None)
+    for start, stop in ((0, 10), (10, 65536), (65536, len(body))):
+        upload.write(body[start:stop])
+        upload.flush()
+    assert (upload.size, upload.digest) == (len(body), md5(body).hexdigest())
+    box.store.commit(upload, place, stamp(0), metadata_of(place, stamp(0), body))
+    assert read(box, place) == body
+
+
 def test_upload_that_is_given_up_leaves_nothing(box):
     place = box.place()
     upload = box.store.upload(place, 100)
