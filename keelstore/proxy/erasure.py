@@ -305,7 +305,7 @@ class _FragmentPut:
             return None
 
         conversation = Round(self.app.options.node_timeout, send, hear, self._failed, self.app.log_failure)
-        conversation.run(slots, "when_ready", lambda _found: False, 0)
+        conversation.run(slots, None if fragments is None else "when_ready", lambda _found: False, 0)
         return len(self.live) >= self.quorum
 
     def _commit(self) -> Response:

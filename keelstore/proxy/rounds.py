@@ -32,17 +32,18 @@ class Round(Generic[S, T]):
         self._running = 0
         self._enough, self._ended = Event(), Event()
 
-    def run(self, slots: Sequence[S], when: str, is_enough: Callable[[list[T]], bool], grace_s: float) -> list[T]:
+    def run(self, slots: Sequence[S], when: str | None, is_enough: Callable[[list[T]], bool], grace_s: float) -> list[T]:
         """What they said until ``is_enough``, and for ``grace_s`` more, in order of arrival. ``when``: the method by which an
-        upload in this process calls, ``when_ready`` or ``when_done``. What is still running then runs on unheard.
+        upload in this process calls, ``when_ready`` or ``when_done``; None where ``send`` may have to wait, so that each
+        needs a green thread. What is still running then runs on unheard.
         """
         self._is_enough, self._running = is_enough, len(slots)
         if not slots:
             return []
         others = []
         for slot in slots:
-            call_when = getattr(slot.upload, when, None)  # type: ignore[attr-defined]
-            if call_when is None:
+            call_when = when and getattr(slot.upload, when, None)  # type: ignore[attr-defined]
+            if not call_when:
                 others.append(partial(self._converse, slot))
                 continue
             self._own.add(slot)

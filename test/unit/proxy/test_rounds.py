@@ -62,10 +62,10 @@ class Rounds:
     def __init__(self):
         self.sent, self.failed, self.logged = [], [], []
 
-    def __call__(self, slots, is_enough=lambda found: False, grace_s=0.0, timeout_s=5.0, send=None):
+    def __call__(self, slots, is_enough=lambda found: False, grace_s=0.0, timeout_s=5.0, send=None, when="when_ready"):
         conversation = Round(timeout_s, send or self.sent.append, lambda slot, seconds: slot.upload.hear(seconds),
                              lambda slot, error: self.failed.append((slot, error)), self.logged.append)
-        return conversation.run(slots, "when_ready", is_enough, grace_s)
+        return conversation.run(slots, when, is_enough, grace_s)
 
 
 @pytest.fixture
@@ -108,6 +108,22 @@ def test_who_cannot_be_sent_anything_is_not_waited_for(rounds, kind):
             raise OSError("broken")
 
     assert rounds(slots, send=send) == [2] and [slot for slot, _ in rounds.failed] == [slots[0]]
+
+
+def test_where_sending_may_wait_nobody_waits_for_another(rounds):
+    slots, go = [Slot(OwnUpload, 1), Slot(OwnUpload, 2)], Event()
+
+    def send(slot):
+        rounds.sent.append(slot)
+        if slot is slots[0]:
+            go.wait(5)
+
+    task = concurrency.spawn(rounds, slots, send=send, when=None)
+    until(lambda: len(rounds.sent) == 2, "both are being sent theirs")
+    slots[1].speak(), slots[0].speak()
+    concurrency.sleep(0.01)
+    go.set()
+    assert task.wait() == [2, 1]
 
 
 @pytest.mark.parametrize("kind", [OwnUpload, Upload])
