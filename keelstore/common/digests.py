@@ -116,15 +116,23 @@ class LaneDigests:
     @staticmethod
     def take_all(feeds: Sequence[tuple[LaneDigests, int, Sequence[bytes | memoryview]]]) -> None:
         """See :func:`take_together`."""
+        streams: list[int] = []
+        data: list[int] = []
+        sizes: list[int] = []
+        counts: list[int] = []
         for turn in range(max((len(pieces) for _, _, pieces in feeds), default=0)):
-            now = [(each._streams[stream], pieces[turn]) for each, stream, pieces in feeds
-                   if len(pieces) > turn and pieces[turn]]
-            count = len(now)
-            if count:
-                streams = (ctypes.c_void_p * count)(*(stream for stream, _ in now))
-                data = (ctypes.c_void_p * count)(*(_address(piece) for _, piece in now))
-                sizes = (ctypes.c_uint64 * count)(*(len(piece) for _, piece in now))
-                feeds[0][0]._library.md5lanes_update(streams, data, sizes, count)
+            before = len(streams)
+            for each, stream, pieces in feeds:
+                if len(pieces) > turn and pieces[turn]:
+                    streams.append(each._streams[stream])
+                    data.append(_address(pieces[turn]))
+                    sizes.append(len(pieces[turn]))
+            counts.append(len(streams) - before)
+        total = len(streams)
+        if total:  # one call: after each, a thread waits for the interpreter's lock
+            feeds[0][0]._library.md5lanes_update_in_turns(
+                (ctypes.c_void_p * total)(*streams), (ctypes.c_void_p * total)(*data), (ctypes.c_uint64 * total)(*sizes),
+                (ctypes.c_uint * len(counts))(*counts), len(counts))
 
     def hexdigest(self, stream: int) -> str:
         found = ctypes.create_string_buffer(16)
@@ -161,6 +169,8 @@ def _library() -> Any:
         library.md5lanes_state_size.restype = ctypes.c_uint
         library.md5lanes_start.argtypes, library.md5lanes_start.restype = [pointer], None
         library.md5lanes_update.argtypes, library.md5lanes_update.restype = [pointer, pointer, pointer, ctypes.c_uint], None
+        library.md5lanes_update_in_turns.argtypes = [pointer, pointer, pointer, pointer, ctypes.c_uint]
+        library.md5lanes_update_in_turns.restype = None
         library.md5lanes_digest.argtypes, library.md5lanes_digest.restype = [pointer, pointer], None
     except (OSError, AttributeError):
         return None
@@ -174,4 +184,6 @@ def _is_right(library: Any) -> bool:
         pieces = [bytes([stream]) * (size + 7 * stream) for stream in range(TRIED)]
         ours.update(pieces)
         known.update(pieces)
+        for each in (ours, known):
+            take_together([(each, stream, [piece[:64], piece]) for stream, piece in enumerate(pieces)])
     return all(ours.hexdigest(stream) == known.hexdigest(stream) for stream in range(TRIED))

@@ -200,6 +200,16 @@ void md5lanes_update(struct stream *const *streams, const uint8_t *const *data, 
     }
 }
 
+/* As often as ``turns`` says: ``counts[turn]`` streams of the next in ``streams``, ``data`` and ``sizes``, all of them different in one
+   turn. In one call, as a caller in Python waits for the interpreter's lock after each. */
+void md5lanes_update_in_turns(struct stream *const *streams, const uint8_t *const *data, const uint64_t *sizes,
+                              const unsigned *counts, unsigned turns) {
+    for (unsigned turn = 0; turn < turns; turn++) {
+        md5lanes_update(streams, data, sizes, counts[turn]);
+        streams += counts[turn], data += counts[turn], sizes += counts[turn];
+    }
+}
+
 /* The 16 octets of the digest; the stream can go on. */
 void md5lanes_digest(const struct stream *stream, uint8_t *digest) {
     struct stream copy = *stream;

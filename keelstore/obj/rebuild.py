@@ -47,9 +47,10 @@ from keelstore.obj.shared_digests import SharedDigests
 from keelstore.obj.ssync.protocol import SsyncError
 from keelstore.obj.ssync.sender import MADE_AHEAD
 
-HASHED_APART: Final = 65536  # bytes of a segment from which on its hashing is worth a native thread
+HASHED_APART: Final = 65536  # bytes from which on their hashing is worth a native thread,
+HASHED_AT_ONCE: Final = 2 << 20  # and of an object that go there together: each time costs several turns of threads
 MADE_WHOLE: Final = MADE_AHEAD  # bytes of a new archive up to which it is made before it is sent,
-MAX_HELD: Final = 64 << 20  # as long as all that wait to be sent have no more than this
+MAX_HELD: Final = 96 << 20  # as long as all that wait to be sent have no more than this
 READ_AHEAD: Final = 4 << 20  # bytes of an object, on devices here, that are read in one go
 MAX_KNOWN_BAD: Final = 10_000
 UNBUILDABLE_AFTER_S: Final = 60.0  # an object this young may still be on its way to its devices
@@ -63,7 +64,7 @@ class Unbuildable(Exception):
 class Source:
     """The answer of one node, read piece by piece."""
 
-    __slots__ = ("_ahead", "_at", "_fd", "_held", "_left", "_pieces", "_reading", "_response", "node")
+    __slots__ = ("_ahead", "_at", "_fd", "_held", "_left", "_pieces", "_reading", "_response", "node", "ordered")
 
     def __init__(self, node: Node, response: Response):
         self.node, self._response = node, response
@@ -75,6 +76,7 @@ class Source:
         self._fd, self._at, self._left = place  # of a server in this process: its file is read here
         self._reading: Begun | None = None
         self._ahead: deque[bytes] = deque()
+        self.ordered = 0  # pieces, so far
 
     @property
     def etag(self) -> str:
@@ -82,13 +84,19 @@ class Source:
         return (self._response.headers.get("Etag") or "").strip('"')
 
     def wants_orders(self) -> bool:
-        """Whether :meth:`order` is to be called now, as nothing is at hand or on its way."""
-        return self._fd >= 0 and not self._ahead and self._reading is None
+        """Whether :meth:`order` is to be called now, as nothing is on its way, and not more at hand than one piece: the next
+        are read while that one is worked on.
+        """
+        return self._fd >= 0 and self._reading is None and len(self._ahead) <= 1
 
     def order(self, sizes: Sequence[int]) -> None:
         """Have the pieces read that are taken next, on a thread of their device."""
-        if sizes and sum(sizes) <= self._left:
+        count = sum(sizes)
+        if sizes and count <= self._left:
             self._reading = begin_on_disk_thread(self.node.device, _read_pieces, self._fd, self._at, sizes)
+            self._at += count
+            self._left -= count
+            self.ordered += len(sizes)
 
     def take(self, size: int) -> bytes:
         """The next ``size`` bytes. Raises BackendError."""
@@ -107,7 +115,7 @@ class Source:
 
     def _read_file(self, size: int) -> bytes:
         """As ``take``: what was ordered."""
-        if self._reading is not None:
+        if self._reading is not None and not self._ahead:
             try:
                 self._ahead.extend(self._reading.wait())
             except OSError as error:
@@ -118,8 +126,6 @@ class Source:
         data = self._ahead.popleft() if self._ahead else b""
         if len(data) != size:
             raise BackendError("the fragment archive ends early", node=self.node.replication_address)
-        self._at += size
-        self._left -= size
         return data
 
     def close(self) -> None:
@@ -337,6 +343,7 @@ class Rebuilt:
         self._made: list[bytes] = []  # what waits to be sent
         self._is_whole, self._held = False, 0
         self._at_once = 1  # fragments of an archive that are read in one go
+        self._feeds: list[tuple[Sequence[bytes | memoryview], bytes]] = []  # to be hashed: segments, what was made
         self._hashing: concurrency.Event | None = None
         self.headers: Mapping[str, str] = {EC_INDEX: str(gathering.fragment), "ETag": ""}
 
@@ -393,7 +400,7 @@ class Rebuilt:
             answer = good.pop(index)
             answer.source.close()
             self._fetch._waiting.insert(0, answer.source.node)
-        self._digests, self._hashing, self._left, self._made = digests(2), None, self._length, []
+        self._digests, self._hashing, self._feeds, self._left, self._made = digests(2), None, [], self._length, []
         return self._fetch.more()
 
     def _segment(self, is_only: bool) -> bytes:
@@ -406,9 +413,9 @@ class Rebuilt:
         codec, target = self._codec, self._gathering.fragment
         length = codec.fragment_size(size)
         sources = {index: answer.source for index, answer in self._gathering.good.items()}
-        self._order(sources.values(), self._left)
+        self._order(sources.values())
         pieces = {index: source.take(length) for index, source in sources.items()}
-        self._order(sources.values(), self._left - size)
+        self._order(sources.values())
         known = {index: (piece, facts) for index, piece in pieces.items()
                  if (facts := _facts(codec, piece, index)) is not None}
         if len(known) < len(pieces):
@@ -419,14 +426,9 @@ class Rebuilt:
             raise FragmentError(f"a segment of {found} bytes where {size} were expected")
         self._left -= size
         is_last = not self._left
-        self._wait_for_hash()
-        feeds: list[Feed] = [(self._digests, 0, segment)]
-        if self._is_whole:
-            feeds.append((self._digests, 1, [made]))
-        if size < HASHED_APART:
-            take_together(feeds)
-        else:
-            self._hashing = self._rebuilder._digests.take(feeds)
+        self._feeds.append((segment, made))
+        if is_last or len(self._feeds) * size >= HASHED_AT_ONCE:
+            self._hash()
         if is_last:
             self._wait_for_hash()
         if is_last and self._digests.hexdigest(0) != self._gathering.etag:
@@ -438,20 +440,32 @@ class Rebuilt:
         return made
 
     def _read_ahead(self) -> None:
-        self._at_once = max(1, READ_AHEAD // max(1, self._codec.ndata * self._codec.fragment_size(self._segment_size)))
+        self._at_once = max(1, READ_AHEAD // max(1, self._segment_size))
 
-    def _order(self, sources: Iterable[Source], left: int) -> None:
-        """Have each read the fragments of the next segments, if it has none, beside what is done with those at hand."""
-        sizes: list[int] = []
+    def _order(self, sources: Iterable[Source]) -> None:
+        """Have each read the fragments of the next segments, beside what is done with those at hand."""
         for source in sources:
             if source.wants_orders():
-                while not sizes or (left and len(sizes) < self._at_once):
+                left = self._length - source.ordered * self._segment_size
+                sizes: list[int] = []
+                while left > 0 and len(sizes) < self._at_once:
                     size = min(self._segment_size, left)
-                    if not size:
-                        return
                     sizes.append(self._codec.fragment_size(size))
                     left -= size
                 source.order(sizes)
+
+    def _hash(self) -> None:
+        """Of what was not hashed yet, once what was before it is."""
+        self._wait_for_hash()
+        waiting, self._feeds = self._feeds, []
+        feeds: list[Feed] = [(self._digests, 0, [piece for segment, _ in waiting for piece in segment])]
+        if self._is_whole:
+            feeds.append((self._digests, 1, [made for _, made in waiting]))
+        if sum(map(len, feeds[0][2])) < HASHED_APART:
+            take_together(feeds)
+        else:
+            self._hashing = self._rebuilder._digests.take(feeds)
+            concurrency.sleep()  # others have the same at hand: hashed now, it is beside what all of us do next
 
     def _wait_for_hash(self) -> None:
         event, self._hashing = self._hashing, None

@@ -52,11 +52,11 @@ from keelstore.obj.store import ObjectStore
 
 LINES_AT_ONCE = 256  # offers that go out together
 PIECE = 65536
-MADE_AT_ONCE = 8  # bodies that are made for the peer (``Build``), while another is sent,
-# and the size of each and of all of them. A larger one begins when it is its turn: what it is made of comes from servers that
-# give up on a reader that rests.
+MADE_AT_ONCE = 8  # bodies that are made for the peer (``Build``) while as many, or fewer, are sent; they begin together, so
+# that they keep step, as what is hashed side by side must. The size of each, and of all that are made or in the making. A
+# larger one begins when it is its turn: what it is made of comes from servers that give up on a reader that rests.
 MADE_AHEAD = 4 << 20
-ALL_MADE_AHEAD = 16 << 20
+ALL_MADE_AHEAD = 36 << 20
 READ_ALL = Validation(100.0, 0.0)  # every body is checked as it is read: what is wrong must not spread
 
 
@@ -334,7 +334,8 @@ class _Session:
         tasks: deque[tuple[str, Want, Task]] = deque()
         try:
             while True:
-                for name_hash, want in islice(todo, MADE_AT_ONCE - len(tasks)):
+                some = islice(todo, MADE_AT_ONCE) if len(tasks) < MADE_AT_ONCE else ()
+                for name_hash, want in some:
                     tasks.append((name_hash, want, concurrency.spawn(self._made_ahead, name_hash, want)))
                 if not tasks:
                     return

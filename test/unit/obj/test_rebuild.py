@@ -50,13 +50,27 @@ def test_what_was_ordered_is_taken_in_turn(region):
     source.order([100, 200])
     assert not source.wants_orders()
     assert source.take(100) == DATA[:100]
-    assert not source.wants_orders()
     assert source.take(200) == DATA[100:300]
     assert source.wants_orders()
     source.order([len(DATA) - 300])
     assert source.take(len(DATA) - 300) == DATA[300:]
+    assert source.ordered == 3
     source.close()
     assert region.is_closed
+
+
+def test_the_next_pieces_are_read_while_the_last_of_those_at_hand_is_worked_on(region):
+    source = Source(NODE, Response(200, app_iter=region))
+    source.order([100, 100, 100])
+    assert source.take(100) == DATA[:100]
+    assert not source.wants_orders()  # two are at hand
+    assert source.take(100) == DATA[100:200]
+    assert source.wants_orders()
+    source.order([200, 300])
+    assert not source.wants_orders()  # these are on their way
+    assert [source.take(size) for size in (100, 200, 300)] == [DATA[200:300], DATA[300:500], DATA[500:800]]
+    assert source.ordered == 5
+    source.close()
 
 
 def test_an_archive_that_is_shorter_than_what_is_ordered(region):

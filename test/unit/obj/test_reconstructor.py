@@ -159,6 +159,17 @@ def test_damage_that_only_the_whole_shows_is_not_built_on(filled: Fragmented, na
     assert next(iter(filled.cluster.device_path(node.device).glob("quarantined/objects-2/*")))
 
 
+@pytest.mark.parametrize("hashed, read", [(65536, 65536), (131072, 65536), (65536, 196608)])
+def test_an_object_is_hashed_and_read_in_several_goes(filled: Fragmented, hashed: int, read: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rebuild, "HASHED_AT_ONCE", hashed)
+    monkeypatch.setattr(rebuild, "READ_AHEAD", read)
+    before = filled.fragments("o200000")
+    filled.drop("o200000", 0)
+    filled.drop("o200000", 5)
+    filled.run(times=2)
+    assert filled.fragments("o200000") == before
+
+
 def forge(path: Path, at: int = -5) -> None:
     """A fragment that is wrong, with metadata that call it right."""
     data = bytearray(path.read_bytes())

@@ -21,7 +21,7 @@ from keelstore.common.ring.ring import Node
 from keelstore.obj import hashes
 from keelstore.obj.ssync import listing
 from keelstore.obj.ssync.listing import remove_objects, remove_partition, state_of
-from keelstore.obj.ssync.sender import Outcome, Sender, Source
+from keelstore.obj.ssync.sender import READ_ALL, Outcome, Sender, Source, _Session
 from test.support.objects import HASH_PATH, POLICIES, ServerBox, StoreBox, stamp
 
 LOG = logging.getLogger("test.ssync")
@@ -298,3 +298,35 @@ def test_two_devices_that_sync_hold_the_same(tmp_path_factory: pytest.TempPathFa
     assert hashes[0] == hashes[1]
 
 
+class MadeOnce:
+    def __init__(self, opened: Any):
+        self.body, self.size, self.headers = b"".join(opened.body(0, opened.size, READ_ALL, 65536)), opened.size, {}
+
+    def __iter__(self) -> Any:
+        return iter([self.body])
+
+    def close(self) -> None:
+        pass
+
+
+def test_bodies_that_are_made_begin_as_many_at_a_time_as_are_hashed_together(pair, monkeypatch):
+    """So that these keep step; and no more than as many again wait to be sent."""
+    for number in range(20):
+        pair.ours.put(f"o{number}", b"x" * (number + 1), 1)
+    begun, sent, seen = [0], [0], set()
+    spawn, put = concurrency.spawn, _Session._put
+
+    def counted(function, *args):
+        begun[0] += getattr(function, "__name__", "") == "_made_ahead"
+        return spawn(function, *args)
+
+    def noted(*args):
+        seen.add((sent[0], begun[0]))
+        sent[0] += 1
+        put(*args)
+
+    monkeypatch.setattr("keelstore.obj.ssync.sender.concurrency.spawn", counted)
+    monkeypatch.setattr(_Session, "_put", noted)
+    outcome = pair.sync(build=MadeOnce)
+    assert (outcome.is_success, outcome.sent) == (True, 20)
+    assert dict(seen) == {number: 8 if not number else 16 if number < 9 else 20 for number in range(20)}
