@@ -280,10 +280,17 @@ class _Session:
 
         if suffixes is None:
             suffixes = on_disk_thread(source.device, suffixes_of, source.partition_path)
-        for suffix in suffixes:
-            listed = on_disk_thread(source.device, objects_of, source.partition_path, suffix, rules, self._sender._clock(),
-                                    quarantine)
-            for name_hash, found in listed:
+        todo = deque(suffixes)
+
+        def some() -> list[Listed]:
+            """What the next suffixes hold, as much as goes out together. On a disk thread."""
+            listed: list[Listed] = []
+            while todo and len(listed) < LINES_AT_ONCE:
+                listed += objects_of(source.partition_path, todo.popleft(), rules, self._sender._clock(), quarantine)
+            return listed
+
+        while todo:
+            for name_hash, found in on_disk_thread(source.device, some):
                 chosen = protocol.select(found, source.part, source.fragment)
                 offer = protocol.offer_of(name_hash, chosen) if chosen is not None else None
                 if chosen is not None and offer is not None:
