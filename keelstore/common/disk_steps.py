@@ -8,6 +8,7 @@ finished (:meth:`Change.finish`) on a green thread of its own, and holds up the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from keelstore.common import disk_calls, fs
 from keelstore.common.pace import LATE_S, Volume
@@ -55,13 +56,14 @@ class Change:
             disk_calls.pace().end(self._volume, self._began, self, True, is_own=True)
 
     def give_up(self) -> None:
-        """It is not to go on: its maker was stopped."""
+        """It is not to go on: its maker was stopped. What fails meanwhile keeps nothing of others."""
         syncing, self._syncing = self._syncing, None
         if syncing is not None:
             disk_calls.forget_sync(syncing)
         if not self.has_ended:
             try:
-                self._steps.close()
+                with suppress(Exception):
+                    self._steps.close()
             finally:
                 if self._volume is not None:
                     self._end()

@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from keelstore.common import concurrency, disk_steps, disk_turns
-from keelstore.common.disk_calls import syncs_here
+from keelstore.common import concurrency, disk_calls, disk_steps, disk_turns
 from keelstore.common.disk_steps import Change
 from keelstore.common.disk_turns import Turn
 from keelstore.common.errors import StorageError
@@ -79,12 +78,13 @@ def change(server: ObjectServer, method: str, path: str, copies: Sequence[Wanted
             if copy is not None:
                 taken.append((index, copy))
         disk_steps.together([copy.change for _, copy in taken if copy.change is not None])
+        for index, copy in taken:
+            outcomes[index] = copy.outcome()
     except BaseException:
-        for _, copy in taken:
-            copy.stop()
+        for index, copy in taken:
+            if outcomes[index] is None:
+                copy.stop()
         raise
-    for index, copy in taken:
-        outcomes[index] = copy.outcome()
     return outcomes
 
 
@@ -139,7 +139,7 @@ class _Common:
 def _copy(work: Put | Delete, common: _Common) -> _Copy | None:
     """What is to be done on one device; None where it is not the usual."""
     place, server = work.place, work.server
-    if not syncs_here(place.device):
+    if not disk_calls.syncs_here(place.device):
         return None
     try:
         turn = disk_turns.ask(place.device, place.device_path, server.most_waiting)
@@ -173,7 +173,11 @@ class _Copy:
     def stop(self) -> None:
         """Nobody waits for it any more. What is done is done, and the container is to hear of it."""
         self.turn.end()
-        if self.change is not None and self.change.has_ended and self.change.error is None:
+        if self.change is None:
+            return
+        if not self.change.has_ended:
+            self.change.give_up()
+        elif self.change.error is None:
             concurrency.start_all([partial(self._finish, Late(), None)])
 
     def outcome(self) -> Response | Late:
