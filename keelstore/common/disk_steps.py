@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from keelstore.common import disk_calls, fs
+from keelstore.common.errors import StorageError
 from keelstore.common.pace import LATE_S, Volume
 from keelstore.common.syncs import Syncing
 
@@ -45,6 +46,7 @@ class Change:
         except Exception as failure:
             self.error = failure
         except BaseException:
+            self.error = StorageError("given up")
             self._end()
             raise
         self._end()
@@ -56,11 +58,14 @@ class Change:
             disk_calls.pace().end(self._volume, self._began, self, True, is_own=True)
 
     def give_up(self) -> None:
-        """It is not to go on: its maker was stopped. What fails meanwhile keeps nothing of others."""
+        """It is not to go on: its maker was stopped. ``error`` says so: it is not made. What fails meanwhile keeps nothing of
+        others.
+        """
         syncing, self._syncing = self._syncing, None
         if syncing is not None:
             disk_calls.forget_sync(syncing)
         if not self.has_ended:
+            self.error = StorageError("given up")
             try:
                 with suppress(Exception):
                     self._steps.close()

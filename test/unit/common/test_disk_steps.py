@@ -340,7 +340,7 @@ def test_when_the_maker_is_stopped_all_are_given_up(box, held, how):
     with pytest.raises(BaseException) as raised, time_limit(30):
         task.wait()
     assert how == "killed" or isinstance(raised.value, WaitTimeout)
-    assert all(change.has_ended for change in changes)
+    assert all(change.has_ended and change.error is not None for change in changes)  # none can be taken for made
     assert box.log["d2"][-2:] == [GeneratorExit, "closed"]
     free(box, "d1")
     assert not disk_calls._syncs._waiting and not disk_calls._syncs._asked
@@ -379,6 +379,7 @@ def test_what_is_no_mere_error_stops_all(box, syncs, at):
         changes = box.changes(d2=box.steps("d2", between=leave))
     with pytest.raises(KeyboardInterrupt):
         together(changes)
+    assert not any(change.has_ended and change.error is None for change in changes)
     assert box.log["d1"][-1] == "closed" and box.log["d3"] in ([], [0, GeneratorExit, "closed"])
 
 

@@ -482,10 +482,36 @@ def test_when_who_asked_is_stopped_nothing_is_left(box, held):
     concurrency.sleep(0)
     assert len(disk_calls._syncs._waiting) == 3
     task.kill()
-    assert box.is_at_rest()
+    concurrency.sleep(0)
+    concurrency.sleep(0)
+    assert box.is_at_rest() and len(box.rows.told) == 3  # nobody is told of what is not there
     held.let_go()
     assert [box.read(device) for device in DEVICES] == [b"old"] * 3
     assert kinds(box.together("PUT", at=1)) == [201] * 3
+
+
+def test_who_asked_is_stopped_when_some_are_done(box, held, monkeypatch):
+    """What is done is done, and the container is to hear of that, and of nothing else."""
+    box.in_full("PUT", body=b"old", at=-1, devices=("sda1", "sdc1"))
+    box.rows.told.clear()
+    link = fs._link
+
+    def linked(fd, name, directory_fd):
+        link(fd, name, directory_fd)
+        if os.readlink(f"/proc/self/fd/{directory_fd}").startswith(box.below("sdb1")):
+            held.hold(box.below("sdb1")[:-1])  # the last of its steps, one more than the others have
+
+    monkeypatch.setattr(fs, "_link", linked)
+    task = spawn(box.together, "PUT")
+    for _ in range(10000):
+        concurrency.sleep(0)
+        if held.held:
+            break
+    task.kill()
+    for _ in range(3):
+        concurrency.sleep(0)
+    assert box.is_at_rest() and sorted(path.split("/")[1] for _, path, _ in box.rows.told) == ["c0", "c2"]
+    assert [box.read(device) for device in ("sda1", "sdc1")] == [b"hello"] * 2
 
 
 def test_what_stops_the_asking_while_answers_are_made_gives_the_others_up(box, monkeypatch):
