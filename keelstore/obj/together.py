@@ -216,8 +216,9 @@ class _Copy:
         """The container servers, of what has changed. Raises what the change did."""
         if self.change is None:
             return None
-        error, self.change.error = self.change.error, None  # no cycle through its traceback
+        error = self.change.error
         if error is not None:
+            self.change = None  # no cycle through its traceback, and nothing to be told of
             raise error
         work, common = self._work, self._common
         if common.row is None:

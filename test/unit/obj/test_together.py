@@ -514,6 +514,23 @@ def test_who_asked_is_stopped_when_some_are_done(box, held, monkeypatch):
     assert [box.read(device) for device in ("sda1", "sdc1")] == [b"hello"] * 2
 
 
+def test_who_asked_is_stopped_while_a_failure_is_answered(box, held, monkeypatch):
+    held.fail(box.below("sda1")[:-1])
+    answer = together._Copy._answer
+
+    def stop(self, error):
+        if error is not None:
+            raise KeyboardInterrupt
+        return answer(self, error)
+
+    monkeypatch.setattr(together._Copy, "_answer", stop)
+    with pytest.raises(KeyboardInterrupt):
+        box.together("PUT")
+    for _ in range(3):
+        concurrency.sleep(0)
+    assert box.is_at_rest() and sorted(path.split("/")[1] for _, path, _ in box.rows.told) == ["c1", "c2"]
+
+
 def test_what_stops_the_asking_while_answers_are_made_gives_the_others_up(box, monkeypatch):
     lock = locked(box, "sdc1")
 
