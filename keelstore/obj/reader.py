@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import random
 import time
@@ -153,21 +154,27 @@ def _digest_of(fd: int, size: int) -> str:
 
 class Validation:
     """Which full reads check the MD5: ``percentage`` of them, but none that repeats, within ``interval_s`` seconds,
-    one that this process did of the same unchanged file: the page cache gives the same bytes again. The auditor reads
+    one of the same unchanged file by any process of this node: the page cache gives the same bytes again. The auditor reads
     everything.
+
+    What was found right lies in memory that this process shares with those it forks: SLOTS pairs of what tells a file
+    (device, inode, time of change) from others, and when it was read (monotonic, ns). Two writers of one slot may mix: then
+    the one that stays has been read and found right, too.
     """
 
-    LIMIT = 65536  # files remembered
+    SLOTS = 65536
 
     def __init__(self, percentage: float = 100.0, interval_s: float = 3600.0):
-        self._percentage, self._interval_s = percentage, interval_s
-        self._passed: dict[tuple[int, int], tuple[int, float]] = {}  # in order of insertion
+        self._percentage, self._interval_ns = percentage, int(max(0.0, interval_s) * 1e9)
+        self._table: Any = memoryview(mmap.mmap(-1, self.SLOTS * 16)).cast("Q") if self._interval_ns else None
 
     def has_passed(self, stored: StoredObject) -> bool:
         """Whether the very file was read and found right within the interval."""
-        device, inode, changed_ns = stored.identity
-        known = self._passed.get((device, inode))
-        return known is not None and known[0] == changed_ns and time.monotonic() - known[1] < self._interval_s
+        table = self._table
+        if table is None:
+            return False
+        key, slot = self._slot(stored)
+        return table[slot] == key and time.monotonic_ns() - table[slot + 1] < self._interval_ns
 
     def is_due(self, stored: StoredObject) -> bool:
         if self.has_passed(stored):
@@ -175,13 +182,17 @@ class Validation:
         return self._percentage >= 100 or random.random() * 100 < self._percentage
 
     def passed(self, stored: StoredObject) -> None:
-        if self._interval_s <= 0:
-            return
-        device, inode, changed_ns = stored.identity
-        self._passed.pop((device, inode), None)
-        if len(self._passed) >= self.LIMIT:
-            del self._passed[next(iter(self._passed))]
-        self._passed[device, inode] = (changed_ns, time.monotonic())
+        table = self._table
+        if table is not None:
+            key, slot = self._slot(stored)
+            table[slot] = 0  # who looks meanwhile finds nothing
+            table[slot + 1] = time.monotonic_ns()
+            table[slot] = key
+
+    def _slot(self, stored: StoredObject) -> tuple[int, int]:
+        """The file's key, never 0, and where it would be."""
+        key = hash(stored.identity) & 0xFFFF_FFFF_FFFF_FFFF or 1  # of integers: the same in all processes
+        return key, key % self.SLOTS * 2
 
 
 class Body:

@@ -655,6 +655,29 @@ def test_unchanged_file_is_not_checked_twice(box):
     never.close()
 
 
+def test_what_one_process_has_checked_another_need_not(box):
+    place, other, validation = box.put(), box.put("b"), Validation(100, 3600)
+    pid = os.fork()
+    if not pid:
+        box.store.open(place).read_all(validation)
+        os._exit(0 if validation.has_passed(box.store.open(place)) else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert validation.has_passed(box.store.open(place)) and not validation.has_passed(box.store.open(other))
+    os.utime(f"{place.directory}/{os.listdir(place.directory)[0]}")
+    assert not validation.has_passed(box.store.open(place))
+
+
+def test_files_of_one_slot_replace_each_other(box, monkeypatch):
+    monkeypatch.setattr(Validation, "SLOTS", 1)
+    first, second, validation = box.put(), box.put("b"), Validation(100, 3600)
+    for place in (first, second):
+        stored = box.store.open(place)
+        validation.passed(stored)
+        assert validation.has_passed(stored)
+        stored.close()
+    assert not validation.has_passed(box.store.open(first)) and not Validation(100, 0).has_passed(box.store.open(second))
+
+
 # -- no room
 
 
