@@ -11,6 +11,7 @@ import pytest
 
 from keelstore.common.errors import ClientDisconnect
 from keelstore.common.expiry import expirer_container
+from keelstore.obj.reader import Validation
 from test.support.cluster import InProcessCluster
 from test.support.fakes import Input
 from test.support.waiting import until
@@ -549,8 +550,7 @@ def test_ranges_of_rotten_fragments_that_no_server_looks_at_are_an_error(cluster
 
 
 def test_a_range_whose_witness_is_needed_goes_on(cluster, monkeypatch):
-    from keelstore.obj.reader import Validation
-from keelstore.proxy.erasure_body import Stream
+    from keelstore.proxy.erasure_body import Stream
 
     body = octets(BIG)
     cluster.ask("PUT", PATH, body=body)
