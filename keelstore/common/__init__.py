@@ -20,7 +20,7 @@
   to long work
 - the edge: ``concurrency`` (sole importer of eventlet), ``disk_calls``, ``disk_steps``, ``disk_turns``, ``pace``,
   ``last_closes``, ``syncs``, ``linux_aio`` (syncs without waiting), ``sockets``, ``fs`` (of xattr), ``unsynced``, ``room``,
-  ``locks``, ``devices``,
+  ``reads``, ``locks``, ``devices``,
   ``aligned`` (large bodies in buffers that disks take as they are), ``codec`` (of PyECLib),
   ``digests`` (MD5s of several streams side by side, by ``_md5lanes``), ``allocator`` (what it keeps), ``logs``, ``stats``;
   ``sync_realms``: the clusters that containers are synced with

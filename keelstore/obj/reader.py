@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from hashlib import md5
 from typing import Any
 
-from keelstore.common import fs
+from keelstore.common import reads
 from keelstore.common.concurrency import sleep
 from keelstore.common.disk_calls import on_disk_thread
 from keelstore.common.errors import ObjectCorrupt
@@ -81,9 +81,9 @@ class StoredObject:
     def _read(self, size: int, offset: int) -> bytes:
         """Some of the bytes asked for; raises ObjectCorrupt when there are none, or the disk fails."""
         try:
-            data = fs.read_cached(self._fd, size, offset)
+            data = reads.read_cached(self._fd, size, offset)
             if data is None:
-                data = on_disk_thread(self.place.device, fs.read_at, self._fd, size, offset)
+                data = on_disk_thread(self.place.device, reads.read_at, self._fd, size, offset)
         except OSError as error:
             raise self._corrupt(f"cannot be read: {error}") from error
         if not data:
@@ -250,7 +250,7 @@ class Body:
         self._hash = None
         if stored._fd >= 0:
             if not self._keep_cache:
-                fs.drop_cache(stored._fd, self.start, self.stop - self.start)
+                reads.drop_cache(stored._fd, self.start, self.stop - self.start)
             stored.close()
         if digest is not None and self._position == self.stop:
             stored._check(digest.hexdigest(), self._validation)

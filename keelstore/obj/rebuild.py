@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from hashlib import md5
 from typing import Final
 
-from keelstore.common import concurrency, fs
+from keelstore.common import concurrency, reads
 from keelstore.common.codec import Codec, FragmentError, FragmentFacts, codec_for
 from keelstore.common.digests import Feed, digests, take_together
 from keelstore.common.disk_calls import Begun, begin_on_disk_thread
@@ -140,7 +140,7 @@ def _read_pieces(fd: int, at: int, sizes: Sequence[int]) -> list[bytes]:
     """On a disk thread."""
     found = []
     for size in sizes:
-        found.append(fs.read_at(fd, size, at))
+        found.append(reads.read_at(fd, size, at))
         at += size
     return found
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from hashlib import md5
 from typing import Any
 
-from keelstore.common import fs
+from keelstore.common import fs, reads
 from keelstore.common.disk_calls import on_disk, write_on_disk_thread
 from keelstore.common.disk_turns import NO_TURN, Turn
 from keelstore.common.errors import DeviceFull, ObjectStateChanged, StorageError
@@ -343,7 +343,7 @@ class Upload:
             self._reserve.check(new.fd)  # a body of unknown length must not eat it up
             if self._unsynced >= self._bytes_per_sync:
                 fs.sync_data(new.fd)
-                fs.drop_cache(new.fd, self._synced_to, self._unsynced)
+                reads.drop_cache(new.fd, self._synced_to, self._unsynced)
                 self._synced_to += self._unsynced
                 self._unsynced = 0
         finally:

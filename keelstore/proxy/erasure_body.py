@@ -24,7 +24,7 @@ from hashlib import md5
 from itertools import combinations, islice
 from typing import Any, Protocol
 
-from keelstore.common import fs
+from keelstore.common import reads
 from keelstore.common.codec import HEADER_SIZE, Codec, FragmentError
 from keelstore.common.disk_calls import on_disk_thread
 from keelstore.common.errors import BackendError
@@ -94,10 +94,10 @@ class Stream:
     def _read_file(self, size: int) -> bytes:
         if size > self.stop - self.position:
             raise BackendError("a fragment archive ends early")
-        data = fs.read_cached(self._fd, size, self.position)
+        data = reads.read_cached(self._fd, size, self.position)
         while data is None or len(data) < size:
             known = data or b""
-            more = on_disk_thread(self.node.device, fs.read_at, self._fd, size - len(known), self.position + len(known))
+            more = on_disk_thread(self.node.device, reads.read_at, self._fd, size - len(known), self.position + len(known))
             if not more:
                 raise BackendError("a fragment archive ends early")
             data = known + more
@@ -114,9 +114,9 @@ class Stream:
         """
         if self._fd < 0 or size > self.stop - self.position:
             return None
-        if fs.read_cached(self._fd, 1, self.position + size - 1) is None:
+        if reads.read_cached(self._fd, 1, self.position + size - 1) is None:
             return None
-        return fs.read_cached(self._fd, HEADER_SIZE, self.position)
+        return reads.read_cached(self._fd, HEADER_SIZE, self.position)
 
     def payload(self, count: int) -> Region:
         """The first ``count`` octets behind the header of the next fragment, which is in a file."""

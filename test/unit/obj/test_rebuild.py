@@ -102,14 +102,14 @@ def test_a_file_that_cannot_be_read(tmp_path):
 
 
 def test_a_file_is_not_closed_while_it_is_read(region, monkeypatch):
-    seen, read_at = [], rebuild.fs.read_at
+    seen, read_at = [], rebuild.reads.read_at
 
     def slowly(*args):
         pause(0.001)
         seen.append(region.is_closed)
         return read_at(*args)
 
-    monkeypatch.setattr(rebuild.fs, "read_at", slowly)
+    monkeypatch.setattr(rebuild.reads, "read_at", slowly)
     source = Source(NODE, Response(200, app_iter=region))
     source.order([100] * 20)
     source.close()

@@ -608,7 +608,7 @@ def test_part_of_wrong_content_is_not_checked(box):
 def test_case_X09_only_the_range_that_was_read_leaves_the_page_cache(box, monkeypatch, start, stop):
     place = box.put(body=bytes(range(100)))
     dropped = []
-    monkeypatch.setattr("keelstore.obj.reader.fs.drop_cache", lambda fd, offset, length: dropped.append((offset, length)))
+    monkeypatch.setattr("keelstore.obj.reader.reads.drop_cache", lambda fd, offset, length: dropped.append((offset, length)))
     for keep in (True, False):
         body = box.store.open(place).body(start, stop, Validation(), chunk_size=16, keep_cache=keep)
         assert b"".join(body) == bytes(range(start, stop))
@@ -633,7 +633,7 @@ def test_disk_error_while_reading_quarantines(box, monkeypatch):
     def fail(*args):
         raise OSError(errno.EIO, "I/O error")
 
-    monkeypatch.setattr("keelstore.obj.reader.fs.read_cached", fail)
+    monkeypatch.setattr("keelstore.obj.reader.reads.read_cached", fail)
     with pytest.raises(ObjectCorrupt):
         stored.read_all(Validation())
     assert quarantined(box) == [place.name_hash]
