@@ -213,35 +213,19 @@ class time_limit:  # noqa: N801 - reads as a statement: with time_limit(3):
             self._timer = eventlet.Timeout(seconds, self._error or WaitTimeout(_no_result(seconds)))
         return self
 
+    @property
+    def is_over(self) -> bool:
+        """Asked inside: whether a WaitTimeout is this one's, and not that of a limit around it."""
+        if self._limits is not None:
+            return self._entry[1] is None
+        return self._timer is not None and not self._timer.pending
+
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         if self._limits is not None:
             self._limits.end(self._entry)
         elif self._timer is not None:
             self._timer.cancel()
-
-
-class brief_limit:  # noqa: N801 - as time_limit
-    """As :class:`time_limit`, cheap, for a length that many use: :class:`Limits`. ``is_over``: the WaitTimeout is its own,
-    and not that of a limit around it.
-    """
-
-    __slots__ = ("_entry", "_limits", "_seconds")
-
-    def __init__(self, seconds: float):
-        self._seconds = seconds
-
-    def __enter__(self) -> brief_limit:
-        self._limits = _crew().limits(self._seconds) or Limits(get_hub(), self._seconds)
-        self._entry = self._limits.begin(greenlet.getcurrent())
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        self._limits.end(self._entry)
-
-    @property
-    def is_over(self) -> bool:
-        return self._entry[1] is None
 
 
 def _no_result(seconds: float) -> str:

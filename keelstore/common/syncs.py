@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from keelstore.common.concurrency import brief_limit, current_green, get_hub, resume
+from keelstore.common.concurrency import current_green, get_hub, resume, time_limit
 from keelstore.common.errors import WaitTimeout
 from keelstore.common.linux_aio import AsyncSync
 
@@ -77,7 +77,7 @@ class Syncs:
         found = [self._begin(fds, False) for fds in sets]
         ended = False
         try:
-            with brief_limit(seconds) as limit:
+            with time_limit(seconds) as limit:
                 try:
                     self._wait(found)
                 except WaitTimeout:

@@ -32,11 +32,11 @@ from keelstore.common.two_phase import Archive, Commit
 from keelstore.obj.fileset import FileSet
 from keelstore.obj.mime_put import MimeDocuments
 from keelstore.obj.request import check_delete_at, footer_metadata, next_part_power, put_metadata, update_overrides
+from keelstore.obj.writer import SMALL
 
 if TYPE_CHECKING:
     from keelstore.obj.server import ObjectServer
 
-SMALL = 65536  # bytes of a body that is read whole and written in one visit to a disk thread
 _CONTINUE = (("X-Obj-Metadata-Footer", "yes"),)
 _CONTINUE_TWO_PHASE = (*_CONTINUE, ("X-Obj-Multiphase-Commit", "yes"))
 EMPTY_MD5 = md5(usedforsecurity=False).hexdigest()
