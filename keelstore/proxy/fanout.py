@@ -98,17 +98,20 @@ class Gathering(Generic[T]):
         """What they gave until it is enough, and for ``grace_s`` more, in order of arrival. What is still running then runs
         on unheard: each of its waits is bounded.
         """
-        if self._left:
-            if not self._is_enough(self._results):
-                self._enough = Event()
-                self._enough.wait()
-            if self._left and grace_s > 0:
-                self._ended = Event()
-                try:
-                    self._ended.wait(grace_s)
-                except WaitTimeout:
-                    pass
+        self.until_enough()
+        if self._left and grace_s > 0:
+            self._ended = Event()
+            try:
+                self._ended.wait(grace_s)
+            except WaitTimeout:
+                pass
         return list(self._results)
+
+    def until_enough(self, seconds: float | None = None) -> None:
+        """Wait for that, or for all. Raises WaitTimeout after ``seconds``."""
+        if self._left and not self._is_enough(self._results):
+            self._enough = Event()
+            self._enough.wait(seconds)
 
 
 def gather(
@@ -147,14 +150,20 @@ def ask_in_turn(
         except (BackendError, WaitTimeout, OSError, ValueError) as error:
             app.health.failed(node, f"{method} {path}", error)
             continue
-        app.health.answered(node)
-        if status >= 500:
-            note_failure(app, node, method, path, status, response.headers, len(body))
-            continue
-        if status == 404 and node.is_handoff and not has_timestamp(response.headers):
-            continue
-        return Answer(status, response.headers, data, node)
+        answer = answer_of(app, node, method, path, status, response.headers, data, len(body))
+        if answer is not None and not (status == 404 and node.is_handoff and not has_timestamp(response.headers)):
+            return answer
     return None
+
+
+def answer_of(app: ProxyApp, node: Any, method: str, path: str, status: int, headers: Headers, body: bytes | None,
+              size: int) -> Answer | None:
+    """What a node has said, when it counts: not a failure, which is noted. ``size``: of the request's body."""
+    app.health.answered(node)
+    if status >= 500:
+        note_failure(app, node, method, path, status, headers, size)
+        return None
+    return Answer(status, headers, body, node)
 
 
 def upload_in_turn(
@@ -242,37 +251,41 @@ def to_quorum(
     An object's that no node took is to be repaired from the others.
     """
     count = len(headers)
-    answers = gather(
-        [partial(ask_for_one, app, request, nodes, method, part, path, headers, index, query, body, digest)
-         for index in range(count)],
-        lambda found: have_quorum([answer.status for answer in found], count),
-        app.options.post_quorum_timeout,
-        app.log_failure,
-    )  # fmt: skip
+    asking = Asking(app, request, method, part, path, headers, query, body, digest)
+    answers = gather([partial(asking.one, index, nodes) for index in range(count)], quorum_of(count),
+                     app.options.post_quorum_timeout, app.log_failure)
     return pad(answers, count)
 
 
-def ask_for_one(
-    app: ProxyApp,
-    request: ProxyRequest,
-    nodes: Iterable[Any],
-    method: str,
-    part: int,
-    path: str,
-    headers: Sequence[Headers],
-    index: int,
-    query: str = "",
-    body: bytes = b"",
-    digest: Callable[[], str] | None = None,
-) -> Answer | None:
-    """The answer to the request ``headers[index]`` of :func:`to_quorum`."""
-    own = headers[index]
-    answer = ask_in_turn(app, nodes, method, part, path, own, query, body, digest, request.uses_replication_network)
-    if answer is not None:
-        answer.index = index
-    elif POLICY in own and path.count("/") > 2:
-        app.repair.ask(int(own[POLICY]), part, path)
-    return answer
+def quorum_of(count: int) -> Callable[[list[Answer]], bool]:
+    """Whether so many answers of ``count`` make an outcome."""
+    return lambda found: have_quorum([answer.status for answer in found], count)
+
+
+@dataclass(slots=True)
+class Asking:
+    """What :func:`to_quorum` asks: requests that differ in their ``headers``."""
+
+    app: ProxyApp
+    request: ProxyRequest
+    method: str
+    part: int
+    path: str
+    headers: Sequence[Headers]
+    query: str = ""
+    body: bytes = b""
+    digest: Callable[[], str] | None = None
+
+    def one(self, index: int, nodes: Iterable[Any]) -> Answer | None:
+        """The answer to the request of this index."""
+        own, app = self.headers[index], self.app
+        answer = ask_in_turn(app, nodes, self.method, self.part, self.path, own, self.query, self.body, self.digest,
+                             self.request.uses_replication_network)
+        if answer is not None:
+            answer.index = index
+        elif POLICY in own and self.path.count("/") > 2:
+            app.repair.ask(int(own[POLICY]), self.part, self.path)
+        return answer
 
 
 def pad(answers: list[Answer], count: int) -> list[Answer]:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from keelstore.common.concurrency import Event, start_all
+from keelstore.common.concurrency import start_all
 from keelstore.common.errors import BackendTimeout, WaitTimeout
-from keelstore.proxy.fanout import FAILURES
+from keelstore.proxy.fanout import FAILURES, Gathering
 
 S = TypeVar("S")  # has ``upload``
 T = TypeVar("T")
@@ -27,19 +27,14 @@ class Round(Generic[S, T]):
     def __init__(self, timeout_s: float, send: Callable[[S], None], hear: Callable[[S, float], T | None],
                  failed: Callable[[S, BaseException], None], log: Callable[[BaseException], None]):
         self._timeout_s, self._send, self._hear, self._failed, self._log = timeout_s, send, hear, failed, log
-        self._results: list[T] = []
         self._own: set[S] = set()  # of this process, that have not said anything
-        self._running = 0
-        self._enough, self._ended = Event(), Event()
 
     def run(self, slots: Sequence[S], when: str | None, is_enough: Callable[[list[T]], bool], grace_s: float) -> list[T]:
         """What they said until ``is_enough``, and for ``grace_s`` more, in order of arrival. ``when``: the method by which an
         upload in this process calls, ``when_ready`` or ``when_done``; None where ``send`` may have to wait, so that each
         needs a green thread. What is still running then runs on unheard.
         """
-        self._is_enough, self._running = is_enough, len(slots)
-        if not slots:
-            return []
+        gathering = self._gathering = Gathering(len(slots), is_enough)
         others = []
         for slot in slots:
             call_when = when and getattr(slot.upload, when, None)  # type: ignore[attr-defined]
@@ -49,23 +44,18 @@ class Round(Generic[S, T]):
             self._own.add(slot)
             if self._try(slot, self._send, slot):
                 call_when(partial(self._heard, slot))
-        start_all(others)
+        if others:
+            start_all(others)
         if self._own:
             try:
-                self._enough.wait(self._timeout_s)
+                gathering.until_enough(self._timeout_s)
             except WaitTimeout:
                 for slot in list(self._own):
                     self._own.remove(slot)
                     self._failed(slot, BackendTimeout(f"PUT: no answer within {self._timeout_s} s",
                                                       node=slot.upload.address))  # type: ignore[attr-defined]
-                    self._count(None)
-        self._enough.wait()  # each wait of the others is bounded
-        if self._running and grace_s > 0:
-            try:
-                self._ended.wait(grace_s)
-            except WaitTimeout:
-                pass
-        found = list(self._results)
+                    gathering.give(None)
+        found = gathering.wait(grace_s)
         if self._own:  # some are late: they are to be heard of nevertheless
             late, self._own = self._own, set()
             start_all([partial(self._listen, slot) for slot in late])
@@ -85,8 +75,7 @@ class Round(Generic[S, T]):
             self._try(slot, self._say, slot, 0)
 
     def _say(self, slot: S, timeout_s: float) -> None:
-        result = self._hear(slot, timeout_s)
-        self._count(result)
+        self._gathering.give(self._hear(slot, timeout_s))
 
     def _try(self, slot: S, step: Callable[..., None], *args: Any) -> bool:
         """Whether it went well; else the node is done with. Raises nothing: it may be on a server's own green thread."""
@@ -99,15 +88,5 @@ class Round(Generic[S, T]):
         except Exception as error:
             self._log(error)
         self._own.discard(slot)
-        self._count(None)
+        self._gathering.give(None)
         return False
-
-    def _count(self, result: T | None) -> None:
-        if result is not None:
-            self._results.append(result)
-        self._running -= 1
-        if not self._running:
-            self._enough.set()
-            self._ended.set()
-        elif not self._enough.is_set and self._is_enough(self._results):
-            self._enough.set()

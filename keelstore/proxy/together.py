@@ -5,20 +5,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from keelstore.common.errors import WaitTimeout
 from keelstore.common.headers import Headers
 from keelstore.common.http import Response
-from keelstore.common.quorum import have_quorum
 from keelstore.proxy import fanout
-from keelstore.proxy.fanout import Answer, Gathering, address_of, ask_for_one, note_failure, pad
+from keelstore.proxy.fanout import Answer, Asking, Gathering, address_of, answer_of, pad, quorum_of
 from keelstore.proxy.placement import Nodes
 from keelstore.proxy.request import ProxyRequest
 
 if TYPE_CHECKING:
     from keelstore.proxy.app import ProxyApp
+
+
+class Late(Protocol):
+    """As ``obj/together.Late``: an answer that is not there yet."""
+
+    def wait(self, seconds: float) -> Response: ...
 
 
 def to_quorum(app: ProxyApp, request: ProxyRequest, nodes: Nodes, method: str, part: int, path: str,
@@ -36,46 +42,41 @@ def to_quorum(app: ProxyApp, request: ProxyRequest, nodes: Nodes, method: str, p
         return fanout.to_quorum(app, request, chain(first, nodes), method, part, path, headers, body=body, digest=digest)
     change, together = max(by_node.items(), key=lambda item: len(item[1]))
 
-    def alone(index: int, late: Any = None) -> Callable[[], Answer | None]:
-        """To ask in full: the node, or, when its answer is late and bad, those after it."""
+    asking = Asking(app, request, method, part, path, headers, body=body, digest=digest)
 
-        def run() -> Answer | None:
-            node = first[index] if index < len(first) else None
-            if late is not None:
-                answer = _late(app, node, method, path, late, len(body))
-                if answer is not None:
-                    answer.index = index
-                    return answer
-                node = None
-            others = nodes if node is None else chain((node,), nodes)
-            return ask_for_one(app, request, others, method, part, path, headers, index, body=body, digest=digest)
+    def alone(index: int) -> Answer | None:
+        """In full: the node, and then those after it."""
+        return asking.one(index, chain((first[index],), nodes) if index < len(first) else nodes)
 
-        return run
+    def later(index: int, outcome: Response | Late) -> Answer | None:
+        """The answer that the node gives later, or gave when it could not; when it does not count that of those after it."""
+        answer = _settled(app, first[index], method, path, outcome, len(body))
+        if answer is None:
+            return asking.one(index, nodes)
+        answer.index = index
+        return answer
 
-    gathering: Gathering[Answer] = Gathering(count, lambda found: have_quorum([answer.status for answer in found], count))
-    gathering.start([alone(index) for index in range(count) if index not in together], app.log_failure)
+    gathering = Gathering(count, quorum_of(count))
+    gathering.start([partial(alone, index) for index in range(count) if index not in together], app.log_failure)
     wanted = [(address_of(first[index], use_replication), first[index].device, headers[index]) for index in together]
     left = []
     for index, outcome in zip(together, change(method, f"/{part}{path}", wanted, body, digest), strict=True):
-        if isinstance(outcome, Response) and outcome.status < 500:
-            app.health.answered(first[index])
-            gathering.give(Answer(outcome.status, outcome.headers, outcome.body, first[index], index))
+        if outcome is None:
+            left.append(partial(alone, index))
+        elif isinstance(outcome, Response) and outcome.status < 500:
+            gathering.give(later(index, outcome))
         else:
-            left.append(alone(index, outcome))
+            left.append(partial(later, index, outcome))
     gathering.start(left, app.log_failure)
     return pad(gathering.wait(app.options.post_quorum_timeout), count)
 
 
-def _late(app: ProxyApp, node: Any, method: str, path: str, outcome: Any, size: int) -> Answer | None:
-    """The answer that a device of this process gives later, or gave when it could not; None for one that does not count."""
+def _settled(app: ProxyApp, node: Any, method: str, path: str, outcome: Response | Late, size: int) -> Answer | None:
+    """What a device of this process says, once it does; None when that does not count."""
     if not isinstance(outcome, Response):
         try:
             outcome = outcome.wait(app.health.patience_s(node, app.options.node_timeout))
         except WaitTimeout as error:
             app.health.failed(node, f"{method} {path}", error)
             return None
-    app.health.answered(node)
-    if outcome.status >= 500:
-        note_failure(app, node, method, path, outcome.status, outcome.headers, size)
-        return None
-    return Answer(outcome.status, outcome.headers, outcome.body, node)
+    return answer_of(app, node, method, path, outcome.status, outcome.headers, outcome.body, size)
