@@ -6,7 +6,6 @@ without a life is the harness's.
 
 from __future__ import annotations
 
-import errno
 import functools
 import itertools
 import sys
@@ -16,6 +15,7 @@ from typing import Any
 import greenlet
 
 from keelstore.common.syncs import Syncing
+from test.support.held_syncs import synced_here
 
 
 class Crash(BaseException):
@@ -141,19 +141,14 @@ _numbers: Iterator[int] = itertools.count()
 
 def _sync_sets(sets: Sequence[Sequence[int]], _seconds: float) -> list[Syncing]:
     """In place of the kernel's: one after the other, but for some that are late."""
-    from keelstore.common import fs
-
     found = []
     for fds in sets:
-        syncing = Syncing(0, 0)
         if next(_numbers) % 5 == 4:
-            syncing.refused = list(fds)
+            late = Syncing(0, 0)
+            late.refused = list(fds)
+            found.append(late)
         else:
-            try:
-                fs.sync_files(fds)
-            except OSError as error:
-                syncing.code = error.errno or errno.EIO
-        found.append(syncing)
+            found.append(synced_here(fds))
     return found
 
 

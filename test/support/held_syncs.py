@@ -19,9 +19,19 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from keelstore.common import disk_calls
+from keelstore.common import disk_calls, fs
 from keelstore.common.linux_aio import AsyncSync
-from keelstore.common.syncs import Syncs
+from keelstore.common.syncs import Syncing, Syncs
+
+
+def synced_here(fds: Sequence[int]) -> Syncing:
+    """A set of syncs that has ended, made by ``fs.os``."""
+    syncing = Syncing(0, 0)
+    try:
+        fs.sync_files(fds)
+    except OSError as error:
+        syncing.code = error.errno or errno.EIO
+    return syncing
 
 
 class HeldSyncs:

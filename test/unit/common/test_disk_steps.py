@@ -16,7 +16,6 @@ from keelstore.common.errors import DeviceFull, LockTimeout, WaitTimeout
 from keelstore.common.pace import Pace
 from keelstore.common.syncs import Syncing
 from keelstore.obj.hashes import changing
-from test.support.held_syncs import HeldSyncs
 
 DEVICES = ("d1", "d2", "d3")
 
@@ -40,11 +39,8 @@ def syncs(pace, monkeypatch):
 
 
 @pytest.fixture
-def held(pace, monkeypatch):
-    found = HeldSyncs()
-    found.install(monkeypatch)
-    yield found
-    found.remove()
+def held(pace, held):
+    return held
 
 
 class Box:

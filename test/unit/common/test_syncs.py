@@ -8,7 +8,6 @@ from keelstore.common.concurrency import sleep, spawn, time_limit
 from keelstore.common.errors import WaitTimeout
 from keelstore.common.linux_aio import BATCH, AsyncSync
 from keelstore.common.syncs import Syncs
-from test.support.held_syncs import HeldSyncs
 
 
 def test_green_threads_run_while_one_syncs(tmp_path):
@@ -121,14 +120,6 @@ def test_what_was_not_submitted_before_its_waiter_was_stopped_never_is(tmp_path,
 
 
 # -- several sets at once
-
-
-@pytest.fixture
-def held(monkeypatch):
-    found = HeldSyncs()
-    found.install(monkeypatch)
-    yield found
-    found.remove()
 
 
 def asked(sets, seconds=30.0):

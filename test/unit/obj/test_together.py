@@ -18,11 +18,10 @@ from keelstore.common.concurrency import spawn, time_limit
 from keelstore.common.headers import Headers
 from keelstore.common.http import Response, call_app
 from keelstore.common.pace import Pace
-from keelstore.common.syncs import Syncing
 from keelstore.obj import together
 from keelstore.obj.together import UNUSUAL, Late
 from test.support.faulty_os import Crash, FaultyOs
-from test.support.held_syncs import HeldSyncs
+from test.support.held_syncs import synced_here
 from test.support.objects import NOW, OBJECT, ServerBox, stamp
 
 DEVICES = ("sda1", "sdb1", "sdc1")
@@ -138,14 +137,6 @@ def pace(monkeypatch):
 @pytest.fixture
 def box(tmp_path):
     return Box(str(tmp_path))
-
-
-@pytest.fixture
-def held(monkeypatch):
-    found = HeldSyncs()
-    found.install(monkeypatch)
-    yield found
-    found.remove()
 
 
 def facts(answer):
@@ -579,19 +570,8 @@ def test_what_is_acknowledged_is_safe(box, held, monkeypatch):
 def simulated(monkeypatch):
     """Syncs pass through ``fs.os``."""
 
-    def sync_sets(sets, _seconds):
-        found = []
-        for fds in sets:
-            syncing = Syncing(0, 0)
-            try:
-                fs.sync_files(fds)
-            except OSError as error:
-                syncing.code = error.errno or errno.EIO
-            found.append(syncing)
-        return found
-
     monkeypatch.setattr(disk_calls, "syncs_here", lambda device: True)
-    monkeypatch.setattr(disk_calls, "sync_sets", sync_sets)
+    monkeypatch.setattr(disk_calls, "sync_sets", lambda sets, _seconds: [synced_here(fds) for fds in sets])
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE"])

@@ -20,7 +20,6 @@ from keelstore.common.timestamp import Timestamp
 from keelstore.obj import together
 from keelstore.proxy.fanout import Gathering
 from test.support.cluster import InProcessCluster
-from test.support.held_syncs import HeldSyncs
 
 OBJ = "/v1/a/c/o"
 
@@ -55,14 +54,6 @@ def make(tmp_path):
     yield make
     for cluster in made:
         cluster.close()
-
-
-@pytest.fixture
-def held(monkeypatch):
-    found = HeldSyncs()
-    found.install(monkeypatch)
-    yield found
-    found.remove()
 
 
 @pytest.fixture
