@@ -105,7 +105,7 @@ class DatabaseReplicator(Daemon):
         self._waits_for: dict[Address, set[str]] = {}
         self._hinted: OrderedDict[str, float] = OrderedDict()  # since when a database waits to come to rest
         self._compared: OrderedDict[str, float] = OrderedDict()  # when it was last compared between passes
-        self._settled: OrderedDict[str, float] = OrderedDict()  # when its rows were last sent, or found to be everywhere
+        self._settled: OrderedDict[str, float] = OrderedDict()  # when first told of, its rows last sent or found all over
         self._reclaimed: OrderedDict[str, float] = OrderedDict()
         self._own_of: tuple[Ring | None, dict[str, Node]] = (None, {})
         self.handoffs: set[str] = set()
@@ -411,6 +411,8 @@ class DatabaseReplicator(Daemon):
         if job.kind is Kind.REVERT:
             self.enqueue(path, Risk.DURABILITY, HANDOFF_DELAY_S)
             return
+        if path not in self._settled:  # a burst into a new one is on its way to all peers, as any other is
+            _remember(self._settled, path, now)
         since = self._hinted.setdefault(path, now)
         if len(self._hinted) > MAX_REMEMBERED:
             self._hinted.popitem(last=False)

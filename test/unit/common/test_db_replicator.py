@@ -546,6 +546,21 @@ def test_rows_of_what_changes_all_the_time_wait(replicas: Replicas, daemons: Dae
     assert replicator._carry_out(job).is_success and "x" in replicas.names(two)
 
 
+def test_rows_of_a_burst_into_what_is_new_wait(replicas: Replicas, daemons: Daemons) -> None:
+    one, two, _ = replicas.primaries
+    replicator = daemons.replicator(replicas.kind, replicas.node_of(one))
+    replicator._is_forever = True
+    add(replicas, "x", [one])
+    hint(replicator, replicas, one)
+    job = replicator.job_now(str(replicas.path(one).parent))
+    assert job is not None
+    assert replicator._carry_out(job).is_moving and "x" not in replicas.names(two)
+    daemons.clock.ahead_s = 30
+    hint(replicator, replicas, one)  # it goes on
+    daemons.clock.ahead_s = 100
+    assert replicator._carry_out(job).is_success and "x" in replicas.names(two)
+
+
 def test_two_workers_are_never_at_one_database(replicas: Replicas, daemons: Daemons, monkeypatch: pytest.MonkeyPatch) -> None:
     one = replicas.primaries[0]
     replicator, path = daemons.replicator(replicas.kind, replicas.node_of(one)), str(replicas.path(one).parent)
