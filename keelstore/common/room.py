@@ -5,11 +5,14 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 
 from keelstore.common.errors import DeviceFull
 from keelstore.common.fs import translated
 
+PLENTY = 4 << 30  # bytes: more than all who write to a device fill
+PLENTY_S = 0.5  # in so many seconds
 _NO_FALLOCATE = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
@@ -19,6 +22,8 @@ class Reserve:
 
     amount: float = 1.0
     is_percent: bool = True
+    _plenty: dict[int | str, float] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """By path of a device: until when it is known to have room for twice PLENTY."""
 
     @classmethod
     def parse(cls, text: str) -> Reserve:
@@ -37,15 +42,20 @@ class Reserve:
         """Whether the device of ``target`` (descriptor or path) has room for ``size`` more bytes above the reserve.
 
         With a size, what is left must exceed the reserve; without (unknown size) it may equal it (``spec: on-disk
-        3.6``).
+        3.6``). A path that had plenty just now is not looked at again.
         """
         if not self.amount:
             return True
+        now = time.monotonic()
+        if size < PLENTY and now < self._plenty.get(target, 0.0):
+            return True
         room = os.statvfs(target)
-        left: float = room.f_frsize * room.f_bavail - size
-        if self.is_percent:
-            left = left * 100 / (room.f_frsize * room.f_blocks or 1)
-        return left > self.amount if size else left >= self.amount
+        total = room.f_frsize * room.f_blocks or 1
+        left = room.f_frsize * room.f_bavail - size
+        reserved = self.amount * total / 100 if self.is_percent else self.amount
+        if left - 2 * PLENTY > reserved and type(target) is str:
+            self._plenty[target] = now + PLENTY_S
+        return left > reserved if size else left >= reserved
 
     def check(self, target: int | str, size: int = 0) -> None:
         """Raises DeviceFull when the device of ``target`` has no room for ``size`` more bytes."""

@@ -197,7 +197,7 @@ def _start(place: Place, reserve: Reserve, size: int | None, allocates: bool) ->
     made = fs.make_directories(place.directory, place.device_path)
     new = fs.create_file(place.directory, place.tmp_path, place.device_path)
     try:
-        reserve.check(new.fd, size or 0)
+        reserve.check(place.device_path, size or 0)
         if size is not None and size >= ALLOCATE_FROM and allocates:
             check_room(new.fd, size)
             allocate(new.fd, min(size, ALLOCATE_AHEAD))

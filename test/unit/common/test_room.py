@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import os
+import time
+from types import SimpleNamespace
 
 import pytest
 
 from keelstore.common import fs
 from keelstore.common.errors import DeviceFull
-from keelstore.common.room import Reserve, allocate
+from keelstore.common.room import PLENTY, PLENTY_S, Reserve, allocate
 
 
 @pytest.mark.parametrize(
@@ -49,3 +51,36 @@ def test_allocation_takes_room_and_keeps_the_length(tmp_path):
     with pytest.raises(DeviceFull):
         allocate(new.fd, 1 << 43)
     new.discard()
+
+
+@pytest.fixture
+def rooms(monkeypatch):
+    """The free bytes that are found, to be changed, and how often they were looked at."""
+    room = {"free": 4 * PLENTY, "looks": 0, "now": 100.0}
+
+    def statvfs(target):
+        room["looks"] += 1
+        return SimpleNamespace(f_frsize=1, f_bavail=room["free"], f_blocks=100 * PLENTY)
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    monkeypatch.setattr(time, "monotonic", lambda: room["now"])
+    return room
+
+
+def test_a_device_with_plenty_is_not_looked_at_each_time(rooms):
+    reserve = Reserve.parse("1%")
+    assert reserve.allows("/srv/d1") and reserve.allows("/srv/d1", 4096) and rooms["looks"] == 1
+    assert reserve.allows("/srv/d2") and rooms["looks"] == 2
+    assert Reserve.parse("1%").allows("/srv/d1") and rooms["looks"] == 3
+    rooms["free"] = 0
+    assert reserve.allows("/srv/d1", 4096)
+    assert not reserve.allows("/srv/d1", PLENTY)
+    rooms["now"] += PLENTY_S
+    assert not reserve.allows("/srv/d1", 4096) and not reserve.allows("/srv/d1")
+
+
+def test_a_device_that_may_soon_be_full_is_looked_at_each_time(rooms):
+    reserve = Reserve.parse(str(PLENTY))
+    rooms["free"] = 3 * PLENTY
+    assert reserve.allows("/srv/d1", 4096) and reserve.allows("/srv/d1") and rooms["looks"] == 2
+    assert reserve.allows(7) and reserve.allows(7) and rooms["looks"] == 4
