@@ -1,7 +1,8 @@
 """Bare programs, to see how far from them a store is. The standard library only, so that they start with nothing else.
 
     bare.py put DIRECTORY COUNT SIZE     durable writes of three copies; prints their CPU and wall seconds as JSON
-    bare.py put-dirs DIRECTORY COUNT SIZE    the same, each into a new directory, as the layout of objects has it
+    bare.py put-dirs DIRECTORY COUNT SIZE    the same, each into a new directory
+    bare.py put-layout DIRECTORY COUNT SIZE  each where the layout of objects has it: a new hash directory in a new suffix directory
     bare.py serve FILE                   sends FILE with sendfile for each request; prints its port, ends with its input
     bare.py answer DIRECTORY             a yardstick of CPU: ``GET /`` answers after a fixed piece of interpreter's work, ``PUT /`` after
                                          one durable write as of ``put-dirs`` besides; prints its port, ends with its input
@@ -47,7 +48,24 @@ def put(directory: str, name: str, body: bytes, metadata: bytes, has_directory: 
     sync(home)
 
 
-def puts(directory: str, count: int, size: int, has_directory: bool) -> None:
+def put_in_layout(directory: str, name: str, body: bytes, metadata: bytes) -> None:
+    """As :func:`put`, with both new directories synced beside the file, and the file linked where it had no name."""
+    home = f"{directory}/objects"
+    suffix = f"{home}/{name}"
+    os.mkdir(suffix)
+    os.mkdir(f"{suffix}/hash")
+    fd = os.open(f"{suffix}/hash", os.O_TMPFILE | os.O_WRONLY, 0o600)
+    os.write(fd, body)
+    os.setxattr(fd, "user.swift.metadata", metadata)
+    os.fsync(fd)
+    sync(home)
+    sync(suffix)
+    os.link(f"/proc/self/fd/{fd}", f"{suffix}/hash/{name}.data", src_dir_fd=fd)  # with a descriptor given, links are followed
+    sync(f"{suffix}/hash")
+    os.close(fd)
+
+
+def puts(directory: str, count: int, size: int, mode: str) -> None:
     body, metadata = os.urandom(size), os.urandom(300)
     devices = [f"{directory}/bare{number}" for number in range(COPIES)]
     for device in devices:
@@ -57,7 +75,10 @@ def puts(directory: str, count: int, size: int, has_directory: bool) -> None:
     before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
     for number in range(count):
         for device in devices:
-            put(device, f"{prefix}-{number}", body, metadata, has_directory)
+            if mode == "put-layout":
+                put_in_layout(device, f"{prefix}-{number}", body, metadata)
+            else:
+                put(device, f"{prefix}-{number}", body, metadata, mode == "put-dirs")
     wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
     print(json.dumps({"cpu_s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, "wall_s": wall}))
 
@@ -126,4 +147,4 @@ if __name__ == "__main__":
     elif sys.argv[1] == "answer":
         yardstick(sys.argv[2])
     else:
-        puts(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[1] == "put-dirs")
+        puts(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[1])

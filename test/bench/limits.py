@@ -76,13 +76,13 @@ def our_put(load: Load, row: Row, cost: Cost) -> None:
 def puts(bench: ModuleType, target: Target, pids: list[int], directory: Path, rounds: int) -> list[Limit]:
     load = Load(bench, target, COPIES, pids, 1.5)
     ours = {connections: Cost() for connections in (1, 8)}
-    bare = {mode: Cost() for mode in ("put", "put-dirs")}
+    bare = {mode: Cost() for mode in ("put", "put-dirs", "put-layout")}
     for number in range(rounds + 1):
         for mode, cost in bare.items():
             bare_put(bench, mode, directory, cost if number else Cost())
         for connections, cost in ours.items():
             our_put(load, Row(COPIES, "put", SMALL, connections), cost if number else Cost())
-    names = {"put": "", "put-dirs": ", each copy in a new directory"}
+    names = {"put": "", "put-dirs": ", each copy in a new directory", "put-layout": ", each in new suffix and hash directories, as ours"}
     return [Limit(f"small PUT, {connections} connection{'s' * (connections > 1)}; bare program{names[mode]}", cost, bare[mode], PUT_AIM)
             for connections, cost in ours.items() for mode in bare]
 

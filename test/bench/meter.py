@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 
@@ -14,13 +15,15 @@ def cpu_s(pids: Iterable[int]) -> float:
 
 
 def _of_task(path: str) -> float:
+    """0 for a thread that has just ended."""
     try:
-        with open(f"{path}/schedstat", encoding="ascii") as file:
+        with suppress(FileNotFoundError), open(f"{path}/schedstat", encoding="ascii") as file:
             return int(file.read().split()[0]) / 1e9
-    except FileNotFoundError:
         with open(f"{path}/stat", encoding="utf-8") as file:
             fields = file.read().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
 
 
 @dataclass(frozen=True)
