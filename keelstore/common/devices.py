@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import stat
+from functools import lru_cache
 
 from keelstore.common.errors import DeviceUnavailable
 
 _DEVICE_NAME = re.compile(r"[A-Za-z0-9_.~-]{1,255}")
 
 
+@lru_cache(maxsize=1024)
 def is_device_name(name: str) -> bool:
     """Whether ``name`` may name a device: one path component that URL quoting leaves as it is, and not ``.`` or
     ``..``.
@@ -31,10 +33,16 @@ def is_mounted(path: str) -> bool:
         return False
 
 
+def device_path(devices: str, name: str) -> str:
+    """The directory of a device, whether it is there or not. Raises DeviceUnavailable: bad name."""
+    if is_device_name(name):
+        return f"{devices}/{name}"
+    raise DeviceUnavailable(name)
+
+
 def check_device(devices: str, name: str, mount_check: bool) -> str:
     """The directory of a usable device. Raises DeviceUnavailable: bad name, not mounted, or not a directory."""
-    if is_device_name(name):
-        path = f"{devices}/{name}"
-        if is_mounted(path) if mount_check else os.path.isdir(path):
-            return path
+    path = device_path(devices, name)
+    if is_mounted(path) if mount_check else os.path.isdir(path):
+        return path
     raise DeviceUnavailable(name)

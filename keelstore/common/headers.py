@@ -77,7 +77,10 @@ class Headers(dict[str, str]):
 
     def __init__(self, source: Mapping[str, Any] | Iterable[tuple[str, Any]] = ()):
         super().__init__()
-        self.update(source)
+        if type(source) is Headers:
+            super().update(source)
+        elif source:
+            self.update(source)
 
     def __getitem__(self, name: str) -> str:
         return super().__getitem__(title(name))

@@ -97,7 +97,7 @@ class AsyncSync:
             count = self._call(self._numbers[2], self._context, 0, BATCH, self._events, self._no_wait)
             if count > 0:
                 ends = memoryview(self._events)[: count * _EVENT.size]
-                found.extend((token, -min(result, 0)) for token, _, result, _ in _EVENT.iter_unpack(ends))
+                found.extend([(token, -result if result < 0 else 0) for token, _, result, _ in _EVENT.iter_unpack(ends)])
             if count < BATCH:
                 return found
 

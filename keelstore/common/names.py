@@ -37,10 +37,15 @@ class HashPath:
             path = f"{path}/{container}"
             if obj:
                 path = f"{path}/{obj}"
-        return md5(self.prefix + path.encode("utf-8", "surrogateescape") + self.suffix, usedforsecurity=False).digest()
+        return _digest(self.prefix, path, self.suffix)
 
     def hexdigest(self, account: str, container: str | None = None, obj: str | None = None) -> str:
         return self.digest(account, container, obj).hex()
+
+
+@lru_cache(maxsize=1024)  # a container is placed anew for each of its objects, and an object by proxy and servers
+def _digest(prefix: bytes, path: str, suffix: bytes) -> bytes:
+    return md5(prefix + path.encode("utf-8", "surrogateescape") + suffix, usedforsecurity=False).digest()
 
 
 @dataclass(frozen=True, slots=True)

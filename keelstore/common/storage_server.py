@@ -12,11 +12,12 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 from keelstore import __version__
 from keelstore.common.cluster import Cluster
-from keelstore.common.devices import check_device
+from keelstore.common.devices import check_device, device_path
 from keelstore.common.errors import (
     BadRequest,
     DatabaseCorrupt,
@@ -133,6 +134,11 @@ class StorageServer:
         """The directory of a usable device. Raises DeviceUnavailable (507)."""
         return check_device(self.options_common.devices, device, self.options_common.mount_check)
 
+    def device_path_to_try(self, device: str) -> str:
+        """As :meth:`device_path`, where a directory that is not there is found out by what is done in it."""
+        common = self.options_common
+        return self.device_path(device) if common.mount_check else device_path(common.devices, device)
+
     def check_space(self, device_path: str) -> None:
         """Raises DeviceFull (507) when the device is within its reserve."""
         self.reserve.check(device_path)
@@ -219,6 +225,7 @@ def status_of(error: StorageError) -> int:
     return 500
 
 
+@lru_cache(maxsize=8192)
 def check_segment(kind: str, text: str) -> None:
     """Raises BadRequest for a device or partition that could leave its directory."""
     if not text or text in (".", "..") or "/" in text or "\x00" in text or len(text.encode()) > MAX_DEVICE_NAME:

@@ -35,9 +35,10 @@ class Timestamp:
     for instants outside ``0 <= t < 10**10`` s.
     """
 
-    __slots__ = ("offset", "raw")
+    __slots__ = ("_normal", "offset", "raw")
     raw: int
     offset: int
+    _normal: str  # once it was asked for
 
     def __init__(self, value: Timestamp | float | str, offset: int = 0, delta: int = 0):
         if isinstance(value, Timestamp):
@@ -74,8 +75,13 @@ class Timestamp:
 
     @property
     def normal(self) -> str:
-        digits = f"{self.raw:015d}"
-        return f"{digits[:10]}.{digits[10:]}"
+        try:
+            return self._normal
+        except AttributeError:
+            digits = f"{self.raw:015d}"
+            text = f"{digits[:10]}.{digits[10:]}"
+            object.__setattr__(self, "_normal", text)
+            return text
 
     @property
     def internal(self) -> str:

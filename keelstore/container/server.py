@@ -149,7 +149,7 @@ class ContainerServer(DatabaseServer[ContainerBroker]):
             started = time.time()
             try:
                 check_segment("partition", partition)
-                device_path = self.device_path(device)
+                device_path = self.device_path_to_try(device)
                 broker = self.brokers.get(device_path, partition, account, container)
                 if (is_put and not self.reserve.allows(device_path)) or not broker.put_record_at_once(record):
                     return False

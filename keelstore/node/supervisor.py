@@ -38,6 +38,7 @@ _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal
 _READY_S = 60.0  # for a new worker to serve
 _TRY_S = 120.0  # for a new configuration to load
 _YOUNG_S = 5.0  # a worker that dies younger than this is restarted with delay
+_GARBAGE = (20_000, 10, 10)  # a request makes hundreds of objects and no cycles: at the usual 700 each pays for a collection
 _DELAYS_S = (0.0, 0.5, 1, 2, 4, 8, 16, 30)
 
 
@@ -124,6 +125,7 @@ class Supervisor:
         self._counts = listeners.Counts(max(1, self.program.workers), len(self._bound))
         gc.collect()
         gc.freeze()  # so that collections in the workers do not touch, and so copy, the pages that all share
+        gc.set_threshold(*_GARBAGE)
         if self.program.workers == 0:
             return self._run_alone()
         self._slots = [_Slot(number) for number in range(self.program.workers)]

@@ -80,6 +80,7 @@ def decode(record: bytes) -> dict[str, str]:
     return found
 
 
+@lru_cache(maxsize=16)  # as _encoded
 def checksum(record: bytes) -> bytes:
     return md5(record, usedforsecurity=False).hexdigest().encode("ascii")
 

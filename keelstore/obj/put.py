@@ -109,7 +109,9 @@ class Put:
         return self.server.store.writing(self.place, self.timestamp, self.body, self.stored)
 
     def answer(self) -> Response:
-        return Response(201, {"Etag": self.stored["ETag"]})
+        headers = Headers()
+        dict.__setitem__(headers, "Etag", self.stored["ETag"])
+        return Response(201, headers)
 
     # -- checks --------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from hashlib import md5
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +79,20 @@ def read_pieces(request: ProxyRequest, length: int) -> Iterator[bytes | memoryvi
         raise ClientDisconnect from error
 
 
+class _Digest:
+    """The hex MD5 of a body, computed when first asked for: once for all nodes of this process."""
+
+    __slots__ = ("_body", "_found")
+
+    def __init__(self, body: bytes):
+        self._body, self._found = body, ""
+
+    def __call__(self) -> str:
+        if not self._found:
+            self._found = md5(self._body, usedforsecurity=False).hexdigest()
+        return self._found
+
+
 def _put_small(app: ProxyApp, request: ProxyRequest, length: int, nodes: Nodes, part: int, path: str,
                headers: Sequence[Headers]) -> Response:
     body = read_body(request, length) if length else b""
@@ -88,7 +101,7 @@ def _put_small(app: ProxyApp, request: ProxyRequest, length: int, nodes: Nodes, 
         if not more:
             raise ClientDisconnect
         body += more
-    digest = cache(lambda: md5(body, usedforsecurity=False).hexdigest())  # once for all nodes of this process, if any
+    digest = _Digest(body)
     footers = _footers(request)
     if footers:
         if "Etag" not in headers[0]:  # the client's is to be checked by the servers
