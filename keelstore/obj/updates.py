@@ -157,7 +157,7 @@ class ContainerUpdater:
         """Of an object; waits a moment for the container servers."""
         self._send(*rest)
 
-    def _not_told_at_once(self, op: str, targets: list[Target], path: str, headers: Headers, takers: Takers,
+    def _not_told_at_once(self, op: str, targets: Sequence[Target], path: str, headers: Headers, takers: Takers,
                           may_be_told: bool) -> list[Target]:
         """Those that did not take the row at once: not of this process, or not the usual row of a usual container.
         ``may_be_told``: each server of a fragment tells a container, and there are fewer of these; one that has just
@@ -204,10 +204,9 @@ class ContainerUpdater:
 
     def _targets(
         self, hosts: str | None, devices: str | None, partition: str, request: Request
-    ) -> list[Target] | None:
+    ) -> Sequence[Target] | None:
         """(host, device, partition) of each replica; host and device may be ''. None when the headers make no sense."""
-        host_list = [host.strip() for host in (hosts or "").split(",")]
-        device_list = [device.strip() for device in (devices or "").split(",")]
+        host_list, device_list = _listed(hosts or ""), _listed(devices or "")
         if len(host_list) != len(device_list) or len(host_list) > MAX_HOSTS:
             self._log.error("container update not sent: %d hosts but %d devices (txn: %s)", len(host_list),
                             len(device_list), request.trans_id)
@@ -378,6 +377,11 @@ class _Outcome:
         if self._left:
             self._done = concurrency.Event()
             self._done.wait(seconds)
+
+
+@lru_cache(maxsize=1024)
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(item.strip() for item in text.split(","))
 
 
 @lru_cache(maxsize=1024)

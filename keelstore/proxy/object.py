@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 MOST_BUSY = 32  # devices in a row that are busy, beyond which no others are looked for
 POLICY_KEY = "HTTP_X_BACKEND_STORAGE_POLICY_INDEX"
+MAX_SHARED = 4096  # container partitions of which is remembered who tells whom
 _WHOLE = re.compile(r"\A\s*[+-]?[0-9]{1,4000}\s*\Z")
 
 
@@ -49,6 +50,7 @@ class ObjectController:
             "OPTIONS": Verb(self.options),
         }
         self.allow = allow_header(self.verbs)
+        self._shared: tuple[Any, dict[tuple[int, int, int, bool], tuple[int, list[tuple[str, str]]]]] = (None, {})
         self._write_affinity = {index: write_affinity(own.write_affinity) for index, own in app.by_policy.items()}
 
     # -- what every verb begins with -----------------------------------------------------------------------------------
@@ -274,18 +276,17 @@ class ObjectController:
         ring = app.rings.container.current()
         shard = shard_for(app, request, info)
         part = ring.partition(app.cluster.hash_path.digest(*(shard or (request.account, request.container))))
-        primaries = ring.primaries(part)
-        needed = updates_needed(len(primaries), count, quorum)
-        put, found = dict.__setitem__, []
+        needed, shares = self._shares(ring, part, count, quorum, replication)
+        put, found, partition = dict.__setitem__, [], str(part)
         asks_cleaning = "X-Backend-Clean-Expiring-Object-Queue" not in headers
-        for index, share in enumerate(share_updates(primaries, count, needed)):
+        for index, (hosts, devices) in enumerate(shares):
             own = Headers(headers)
             if asks_cleaning:
                 put(own, "X-Backend-Clean-Expiring-Object-Queue", "t" if index < 2 else "f")
-            if share:
-                put(own, "X-Container-Partition", str(part))
-                put(own, "X-Container-Host", ",".join([host_of(node, replication) for node in share]))
-                put(own, "X-Container-Device", ",".join([node.device for node in share]))
+            if hosts:
+                put(own, "X-Container-Partition", partition)
+                put(own, "X-Container-Host", hosts)
+                put(own, "X-Container-Device", devices)
                 put(own, "X-Container-Root-Db-State", info.sharding_state)
                 if shard is not None:
                     put(own, "X-Backend-Quoted-Container-Path", quoted(f"{shard[0]}/{shard[1]}"))
@@ -293,6 +294,22 @@ class ObjectController:
         delete_at = request.environ.get("HTTP_X_DELETE_AT")
         if delete_at and request.method in ("PUT", "POST"):
             self._with_expiry(request, found, delete_at, needed, replication)
+        return found
+
+    def _shares(self, ring: Any, part: int, count: int, quorum: int, replication: bool) -> tuple[int, list[tuple[str, str]]]:
+        """How many container servers are to be told, and by each of ``count`` object servers which: hosts and devices. That
+        is the same for all objects of a container, and remembered."""
+        if self._shared[0] is not ring or len(self._shared[1]) >= MAX_SHARED:
+            self._shared = ring, {}
+        found = self._shared[1].get((part, count, quorum, replication))
+        if found is None:
+            primaries = ring.primaries(part)
+            needed = updates_needed(len(primaries), count, quorum)
+            found = needed, [
+                (",".join([host_of(node, replication) for node in share]), ",".join([node.device for node in share]))
+                for share in share_updates(primaries, count, needed)
+            ]
+            self._shared[1][part, count, quorum, replication] = found
         return found
 
     def _with_expiry(self, request: ProxyRequest, headers: list[Headers], delete_at: str, count: int,
