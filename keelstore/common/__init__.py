@@ -19,8 +19,8 @@
 - large objects: ``segments`` (manifests and plans, pure), ``segment_reader`` (their bodies); ``work_report``: answers
   to long work
 - the edge: ``concurrency`` (sole importer of eventlet), ``disk_calls``, ``disk_steps``, ``disk_turns``, ``pace``,
-  ``last_closes``, ``syncs``, ``linux_aio`` (syncs without waiting), ``sockets``, ``fs`` (of xattr), ``unsynced``, ``room``,
-  ``reads``, ``locks``, ``devices``,
+  ``last_closes``, ``syncs``, ``linux_aio`` (syncs without waiting), ``sockets``, ``send_ahead``,
+  ``fs`` (of xattr), ``unsynced``, ``room``, ``reads``, ``locks``, ``devices``,
   ``aligned`` (large bodies in buffers that disks take as they are), ``codec`` (of PyECLib),
   ``digests`` (MD5s of several streams side by side, by ``_md5lanes``), ``allocator`` (what it keeps), ``logs``, ``stats``;
   ``sync_realms``: the clusters that containers are synced with

@@ -178,3 +178,7 @@ class BackendTimeout(BackendError):
 
 class WaitTimeout(KeelstoreError):
     """A bounded wait of ours ran out (the translated form of the green-thread library's timeout)."""
+
+
+class PeerSilent(WaitTimeout):
+    """It was a wait for the other end of a connection, which moved nothing."""

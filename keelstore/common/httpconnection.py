@@ -31,6 +31,7 @@ from keelstore.common.httpinput import NoBody, RequestBody, UnreadableBody
 from keelstore.common.httpparse import CHUNKED, MAX_HEAD, UNKNOWN, ProtocolError, parse_request
 from keelstore.common.proxyprotocol import MAX_LINE, parse_proxy_line
 from keelstore.common.relay import Arrived, file_pieces, file_region, file_region_sent, send_on
+from keelstore.common.send_ahead import LARGE
 from keelstore.common.sockets import Stream
 from keelstore.common.transid import make_trans_id
 
@@ -365,6 +366,9 @@ class Connection:
         if not body.ended and isinstance(body, RequestBody):
             body.forget_continue()
         stream = self.stream
+        is_large = head.has_body and head.length is not None and head.length >= LARGE
+        if is_large:
+            stream.begin_large()
         try:
             if not head.has_body:
                 stream.send(head.data)
@@ -383,6 +387,8 @@ class Connection:
                 if region is not None:
                     first = next(parts, None)
                 self._send_counted(head.data, head.length, first, parts, environ)
+            if is_large:
+                stream.end_large()
         except (OSError, WaitTimeout, EOFError) as error:
             raise _Gone(str(error)) from error
         return head.keep_alive

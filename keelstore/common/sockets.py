@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from keelstore.common.concurrency import Waits, native_module, sleep, wait_for
-from keelstore.common.errors import WaitTimeout
+from keelstore.common.errors import PeerSilent, WaitTimeout
+from keelstore.common.send_ahead import SendAhead, hold_little
 
 _AGAIN = (errno.EAGAIN, errno.EWOULDBLOCK)
 _select, _ssl, _plain = native_module("select"), native_module("ssl"), native_module("socket")
 _RESET = struct.pack("ii", 1, 0)  # linger: on, 0 s
-_NOTSENT_LOWAT, _UNSENT = 25, 131072  # TCP_NOTSENT_LOWAT: bytes that the kernel holds for a reader beyond what it lets come
 _GREEDY = 1 << 20  # bytes that one green thread may move without a wait before it lets others run
 
 
@@ -30,7 +30,7 @@ class Stream:
     A peer that is always ready never makes its green thread wait; such a stream steps aside each megabyte.
     """
 
-    __slots__ = ("_moved", "_waits", "fd", "is_tls", "sock", "timeout")
+    __slots__ = ("_ahead", "_moved", "_waits", "fd", "is_tls", "sock", "timeout")
 
     def __init__(self, sock: socket.socket, timeout: float | None):
         sock.setblocking(False)
@@ -38,6 +38,7 @@ class Stream:
         self.is_tls = isinstance(sock, _ssl.SSLSocket)
         self._moved = 0
         self._waits: Waits | None = None
+        self._ahead: SendAhead | None = None
 
     def __del__(self) -> None:
         if self.fd >= 0:
@@ -57,12 +58,34 @@ class Stream:
         except WaitTimeout as error:
             if error.args:
                 raise  # another limit's, that ended during this wait
-            raise WaitTimeout(f"peer was silent for {timeout:.3g} s") from None
+            raise PeerSilent(f"peer was silent for {timeout:.3g} s") from None
+
+    def _wait_to_write(self, timeout: float | None) -> None:
+        if timeout is None:
+            timeout = self.timeout
+        if self._ahead is None:
+            self._wait(timeout, True)
+        else:
+            self._ahead.wait(timeout)
+
+    def begin_large(self) -> None:
+        """What follows is large: for a reader that is quick the kernel may hold more of it."""
+        if self.sock.family != socket.AF_UNIX:
+            self._ahead = SendAhead(self.sock, lambda timeout: self._wait(timeout, True))
+
+    def end_large(self) -> None:
+        """It has been sent: wait until the kernel holds little of it. Raises OSError, WaitTimeout."""
+        if self._ahead is not None:
+            self._ahead.end(self.timeout)
+            self._ahead = None
 
     def wait(self, write: bool, timeout: float | None = None) -> None:
         """Until the peer takes more (``write``), or has sent more. Only after a call on the socket that found nothing to do.
         Raises OSError, WaitTimeout."""
-        self._wait(self.timeout if timeout is None else timeout, write)
+        if write:
+            self._wait_to_write(timeout)
+        else:
+            self._wait(self.timeout if timeout is None else timeout, False)
 
     def count_moved(self, count: int) -> int:
         """``count``, the bytes that a call of someone else has moved; others run after each megabyte."""
@@ -123,7 +146,7 @@ class Stream:
             except (BlockingIOError, ssl.SSLWantReadError):
                 self._wait(self.timeout if timeout is None else timeout, False)
             except ssl.SSLWantWriteError:
-                self._wait(self.timeout if timeout is None else timeout, True)
+                self._wait_to_write(timeout)
             except ssl.SSLEOFError:
                 return None
 
@@ -134,7 +157,7 @@ class Stream:
             try:
                 sent = self.sock.send(view)
             except (BlockingIOError, ssl.SSLWantWriteError):
-                self._wait(self.timeout if timeout is None else timeout, True)
+                self._wait_to_write(timeout)
                 continue
             except ssl.SSLWantReadError:
                 self._wait(self.timeout if timeout is None else timeout, False)
@@ -177,7 +200,7 @@ class Stream:
             try:
                 sent = os.sendfile(self.fd, fd, offset, min(count, _GREEDY))
             except BlockingIOError:
-                self._wait(self.timeout if timeout is None else timeout, True)
+                self._wait_to_write(timeout)
                 continue
             if not sent:
                 raise EOFError("file is shorter than promised")
@@ -216,6 +239,9 @@ class Stream:
             self.fd = -1
             self._forget_waits()
             self.sock.close()
+            if self._ahead is not None:
+                self._ahead.drop()
+                self._ahead = None
 
     def forget(self) -> None:
         """In a forked child: close the child's descriptor, and touch neither the connection nor the parent's hub."""
@@ -273,7 +299,7 @@ def listen(address: tuple[str, int], backlog: int = 4096, reuse_port: bool = Fal
         if reuse_port:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, _UNSENT)  # as all these, inherited by what is accepted
+        hold_little(sock)  # as all these, inherited by what is accepted
         sock.bind(address)
         sock.listen(backlog)
         sock.setblocking(False)

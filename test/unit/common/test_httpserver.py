@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from keelstore.common import admission, concurrency, httpinput, sockets
+from keelstore.common import admission, concurrency, httpinput, send_ahead, sockets
 from keelstore.common.errors import BadRequest, ClientDisconnect, ClientTimeout, WaitTimeout
 from keelstore.common.http import Request, Response
 from keelstore.common.httpserver import ServerOptions, server_options
@@ -327,6 +327,45 @@ def test_idle_connection_is_closed():
 def test_silent_connection_is_closed():
     with serve(Echo(), ServerOptions(client_timeout_s=0.05)) as served:
         assert talk(served.address, b"") == b""
+
+
+class Large:
+    """A body of known length; remembers whether it was closed."""
+
+    def __init__(self, size):
+        self.size, self.closed = size, concurrency.Event()
+
+    def __iter__(self):
+        return iter([b"x" * 65536] * (self.size // 65536))
+
+    def close(self):
+        self.closed.set(True)
+
+
+def serve_large(body, options):
+    def app(environ, start_response):
+        return Response(200, {"Content-Length": str(body.size)}, app_iter=body)(environ, start_response)
+
+    return serve(app, options)
+
+
+def test_what_quick_readers_were_granted_comes_back(monkeypatch):
+    monkeypatch.setattr(send_ahead, "QUICK_S", 60.0)
+    body = Large(32 << 20)
+    with serve_large(body, ServerOptions(client_timeout_s=0.3)) as served:
+        stream = dial(served.address)
+        stream.send(closing(b"GET /o HTTP/1.1\r\n\r\n"))
+        whole = read_all(stream, body.size * 2)
+        stream.close()
+        assert len(whole.partition(b"\r\n\r\n")[2]) == body.size and send_ahead.granted() == 0
+        stream, got, body.closed = dial(served.address), 0, concurrency.Event()
+        stream.send(b"GET /o HTTP/1.1\r\n\r\n")
+        while got < 4 << 20:
+            got += len(stream.receive(1 << 20))
+        assert send_ahead.granted() > 0
+        assert body.closed.wait(20), "who stops is dropped in client_timeout"
+        stream.close()
+        assert send_ahead.granted() == 0
 
 
 def test_client_that_takes_no_answer_is_dropped_and_the_answer_closed():
