@@ -4,8 +4,9 @@ Deciding: ``layout`` (names of files), ``fileset`` (which files are the object),
 attributes), ``request`` (what a request asks for), ``mime_put`` (the multi-stage PUT on the wire), ``options``.
 Acting: ``place`` (where an object lives), ``attributes`` (metadata of an open file), ``hashdir`` (one hash
 directory), ``hashes`` (suffix hashes), ``writer`` (files put in place, durably), ``reader`` (an open object and its
-body), ``store`` (ObjectStore, of all these), ``updates`` (container updates, expiry queue, async pendings), ``get``,
-``put``, ``post``, ``delete`` (the verbs), ``together`` (a small PUT or DELETE on several devices at once), ``server``.
+body), ``seen`` (what was read of late), ``store`` (ObjectStore, of all these), ``updates`` (container updates, expiry
+queue, async pendings), ``get``, ``put``, ``post``, ``delete`` (the verbs), ``together`` (a small PUT or DELETE on several
+devices at once), ``server``.
 ``ssync`` is the protocol that replicates objects.
 Daemons: ``partition_daemon`` (what the next two share, as ``peer_hashes`` and ``sessions``), ``replicator`` (``jobs``:
 pure, what a partition needs; ``partition_work``, ``rsync``: it is done), ``reconstructor`` (``fragment_jobs``,

@@ -147,7 +147,8 @@ def _answer(server: ObjectServer, request: Request, stored: StoredObject) -> Res
     else:
 
         def read_range(start: int, stop: int) -> Body:
-            return stored.body(start, stop, validation, options.disk_chunk_size, keeps, options.cooperative_period)
+            is_kept = keeps or server.rereads.begins(stored, start)
+            return stored.body(start, stop, validation, options.disk_chunk_size, is_kept, options.cooperative_period)
 
         response = ranged_response(request, Response(200, headers), stored.size, read_range)
     if response.app_iter is None:

@@ -46,6 +46,9 @@ class ObjectServerOptions(StorageServerOptions):
                                   check=not_negative)
     keep_cache_private: bool = option(False, "Keep objects in the page cache that were read with a token, too.")
     keep_cache_slo_manifest: bool = option(False, "Keep static large object manifests in the page cache always.")
+    keep_cache_interval: float = option(
+        60.0, "Seconds within which what is read again stays in the page cache, however large and whoever reads it; 0: "
+        "the options above alone decide.", check=not_negative)
     cooperative_period: int = option(0, "Pieces of a body after which other requests get a turn; 0: never forced.",
                                      check=not_negative)
     etag_validate_pct: float = option(100.0, "Percentage of full reads whose MD5 is checked.", check=percent)

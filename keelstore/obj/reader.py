@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import random
-import time
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import md5
 from typing import Any
@@ -18,6 +16,7 @@ from keelstore.common.timestamp import Timestamp
 from keelstore.obj import attributes
 from keelstore.obj.fileset import FileSet
 from keelstore.obj.place import Place
+from keelstore.obj.seen import Seen, key_of
 
 CHECK_SIZE = 524288  # bytes read at once to check a file
 
@@ -156,25 +155,17 @@ class Validation:
     """Which full reads check the MD5: ``percentage`` of them, but none that repeats, within ``interval_s`` seconds,
     one of the same unchanged file by any process of this node: the page cache gives the same bytes again. The auditor reads
     everything.
-
-    What was found right lies in memory that this process shares with those it forks: SLOTS pairs of what tells a file
-    (device, inode, time of change) from others, and when it was read (monotonic, ns). Two writers of one slot may mix: then
-    the one that stays has been read and found right, too.
     """
 
     SLOTS = 65536
 
     def __init__(self, percentage: float = 100.0, interval_s: float = 3600.0):
-        self._percentage, self._interval_ns = percentage, int(max(0.0, interval_s) * 1e9)
-        self._table: Any = memoryview(mmap.mmap(-1, self.SLOTS * 16)).cast("Q") if self._interval_ns else None
+        self._percentage = percentage
+        self._seen = Seen(self.SLOTS, interval_s) if interval_s > 0 else None
 
     def has_passed(self, stored: StoredObject) -> bool:
         """Whether the very file was read and found right within the interval."""
-        table = self._table
-        if table is None:
-            return False
-        key, slot = self._slot(stored)
-        return table[slot] == key and time.monotonic_ns() - table[slot + 1] < self._interval_ns
+        return self._seen is not None and self._seen.knows(key_of(stored.identity))
 
     def is_due(self, stored: StoredObject) -> bool:
         if self.has_passed(stored):
@@ -182,17 +173,8 @@ class Validation:
         return self._percentage >= 100 or random.random() * 100 < self._percentage
 
     def passed(self, stored: StoredObject) -> None:
-        table = self._table
-        if table is not None:
-            key, slot = self._slot(stored)
-            table[slot] = 0  # who looks meanwhile finds nothing
-            table[slot + 1] = time.monotonic_ns()
-            table[slot] = key
-
-    def _slot(self, stored: StoredObject) -> tuple[int, int]:
-        """The file's key, never 0, and where it would be."""
-        key = hash(stored.identity) & 0xFFFF_FFFF_FFFF_FFFF or 1  # of integers: the same in all processes
-        return key, key % self.SLOTS * 2
+        if self._seen is not None:
+            self._seen.note(key_of(stored.identity))
 
 
 class Body:

@@ -29,6 +29,7 @@ from keelstore.obj.post import post
 from keelstore.obj.put import Put
 from keelstore.obj.reader import Validation
 from keelstore.obj.request import AllowedHeaders, check_partition
+from keelstore.obj.seen import Rereads
 from keelstore.obj.ssync.receiver import ssync
 from keelstore.obj.store import ObjectStore
 from keelstore.obj.together import Outcome, Wanted
@@ -44,6 +45,7 @@ class ObjectServer(StorageServer):
         super().__init__(options, cluster, logger, clock)
         self.allowed = AllowedHeaders(options.allowed_headers)
         self.validation = Validation(options.etag_validate_pct, options.etag_validate_interval)
+        self.rereads = Rereads(options.keep_cache_interval)
         self.store = ObjectStore(
             cluster.hash_path, reserve=self.reserve, reclaim_age_s=options.reclaim_age,
             commit_window_s=options.commit_window, bytes_per_sync=options.mb_per_sync << 20,
