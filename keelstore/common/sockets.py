@@ -16,7 +16,7 @@ from typing import Any
 
 from keelstore.common.concurrency import Waits, native_module, sleep, wait_for
 from keelstore.common.errors import PeerSilent, WaitTimeout
-from keelstore.common.send_ahead import SendAhead, hold_little
+from keelstore.common.send_ahead import SendAhead, hold_little, pace_nothing
 
 _AGAIN = (errno.EAGAIN, errno.EWOULDBLOCK)
 _select, _ssl, _plain = native_module("select"), native_module("ssl"), native_module("socket")
@@ -301,6 +301,9 @@ def listen(address: tuple[str, int], backlog: int = 4096, reuse_port: bool = Fal
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         hold_little(sock)  # as all these, inherited by what is accepted
         sock.bind(address)
+        bound = sock.getsockname()[0]
+        if bound.startswith("127.") or bound == "::1":
+            pace_nothing(sock)
         sock.listen(backlog)
         sock.setblocking(False)
         return sock
