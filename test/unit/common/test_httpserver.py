@@ -342,11 +342,11 @@ class Large:
         self.closed.set(True)
 
 
-def serve_large(body, options):
+def serve_large(body, options, **kwargs):
     def app(environ, start_response):
         return Response(200, {"Content-Length": str(body.size)}, app_iter=body)(environ, start_response)
 
-    return serve(app, options)
+    return serve(app, options, **kwargs)
 
 
 def test_what_quick_readers_were_granted_comes_back(monkeypatch):
@@ -893,6 +893,24 @@ def test_tls(certificate):
         assert app.environs[0]["wsgi.url_scheme"] == "https" and app.environs[0]["HTTPS"] == "on"
         raw.close()
         assert talk(served.address, b"GET / HTTP/1.1\r\n\r\n")[:5] != b"HTTP/"
+
+
+def test_a_large_body_by_tls_for_a_quick_reader(certificate, monkeypatch):
+    monkeypatch.setattr(send_ahead, "QUICK_S", 60.0)
+    body, most = Large(32 << 20), 0
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with serve_large(body, ServerOptions(client_timeout_s=5), ssl_context=sockets.tls_context(*certificate)) as served:
+        plain = dial(served.address)
+        stream = sockets.Stream(context.wrap_socket(plain.sock, do_handshake_on_connect=False), 5)
+        stream.handshake()
+        stream.send(closing(b"GET /o HTTP/1.1\r\n\r\n"))
+        got = 0
+        while data := stream.receive(1 << 20):
+            got += len(data)
+            most = max(most, send_ahead.granted())
+        stream.close()
+    assert got > body.size and most > 0 and send_ahead.granted() == 0
 
 
 def test_proxy_protocol():
