@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import email.utils
 import http.client
 import io
@@ -97,8 +98,10 @@ def serve(path: str) -> None:
 
 
 def listen(answer: Callable[[socket.socket], None]) -> None:
-    """A thread for each connection, until whoever started us is gone."""
+    """A thread for each connection, until whoever started us is gone. Not paced, as connections of ours over loopback are not."""
     listener = socket.create_server(("127.0.0.1", 0))
+    with contextlib.suppress(OSError):
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
     print(listener.getsockname()[1], flush=True)
 
     def accept() -> None:
