@@ -5,6 +5,9 @@ three files, and GET of 64 MiB beside a ten-line server that calls ``sendfile`` 
 
 CPU is that of the processes. Our syncs are carried out by workers of the kernel, whose CPU is not in ours while it is in that of the bare
 program; so what the whole machine used, less the client, stands beside it. It means something only where nothing else runs.
+
+Connections to ours and to the ten-line server are not paced, which matters where the system's congestion control is ``bbr``; nginx leaves
+that to the system.
 """
 
 from __future__ import annotations
