@@ -18,7 +18,7 @@
   ``db_auditor``, ``db_options``
 - large objects: ``segments`` (manifests and plans, pure), ``segment_reader`` (their bodies); ``work_report``: answers
   to long work
-- the edge: ``concurrency`` (sole importer of eventlet), ``disk_calls``, ``disk_steps``, ``disk_turns``, ``pace``,
+- the edge: ``concurrency`` (sole importer of eventlet), ``disk_calls``, ``disk_steps``, ``disk_turns``, ``pace``, ``pauses``,
   ``last_closes``, ``syncs``, ``linux_aio`` (syncs without waiting), ``sockets``, ``send_ahead``,
   ``fs`` (of xattr), ``unsynced``, ``room``, ``reads``, ``locks``, ``devices``,
   ``aligned`` (large bodies in buffers that disks take as they are), ``codec`` (of PyECLib),

@@ -19,6 +19,7 @@ from keelstore.common.concurrency import current_green, get_hub, native_module, 
 from keelstore.common.errors import DeviceBusy
 from keelstore.common.last_closes import LastCloses
 from keelstore.common.pace import LOOK_S, Pace
+from keelstore.common.pauses import start_native
 from keelstore.common.syncs import Syncing, Syncs
 
 T = TypeVar("T")
@@ -156,13 +157,13 @@ class DiskThreads:
 
 _disk_threads = DiskThreads()
 _syncs = Syncs()
-_pace = Pace(_time.monotonic)
+_pace = Pace(_time.monotonic, start_native)
 _last_closes = LastCloses()
 
 
 def _forget_disks() -> None:
     global _disk_threads, _syncs, _pace, _last_closes
-    _disk_threads, _syncs, _pace, _last_closes = DiskThreads(), Syncs(), Pace(_time.monotonic), LastCloses()
+    _disk_threads, _syncs, _pace, _last_closes = DiskThreads(), Syncs(), Pace(_time.monotonic, start_native), LastCloses()
 
 
 os.register_at_fork(after_in_child=_forget_disks)

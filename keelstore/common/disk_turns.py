@@ -188,7 +188,7 @@ class Turn:
                     if not turns.volume.is_slow(now):
                         turns.volume.window = max(turns.volume.window, len(turns.at_work) + 1.0)
                         return
-                    if now - began > WAIT_S:
+                    if turns.volume.lasted_s(began, now) > WAIT_S:
                         raise DeviceBusy(self._device)
         finally:
             if not woken.is_set:

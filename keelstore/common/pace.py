@@ -8,12 +8,16 @@ what is begun beside it gets into the same journal commit, so a call takes about
 at work (Little's law). A call that took t > SLOW_S shrinks the window by SLOW_S / t, to a quarter at most, once for all that
 ran beside it; each that was quick, while none was slow, lets one more in, as long as the window is used. So where a disk
 serves a few uploads a second, as many are at work as it ends in about a second, and all it does goes into uploads that end.
+
+Of what seems slow the time is left out in which the process did not run (``pauses``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, TypeVar
+
+from keelstore.common.pauses import Pauses, Start
 
 T = TypeVar("T")
 
@@ -26,24 +30,31 @@ QUICK_S = 0.25  # a disk call that takes no longer lets another upload in
 START, LEAST, MOST = 4.0, 3.0, 1024.0  # of the window: at first and after IDLE_S, and its limits
 IDLE_S = 10.0
 _SHRINKS = 0.25  # to this part at most, at once
+_WATCH_S = 10.0  # that pauses are watched after the last call
 
 
 class Volume:
     """A file system. ``running``: {call: began}, oldest first. ``used``: how many uploads are at work."""
 
-    __slots__ = ("_last", "_shrunk", "looks", "running", "slow_until", "used", "window")
+    __slots__ = ("_last", "_pauses", "_shrunk", "looks", "running", "slow_until", "used", "window")
 
-    def __init__(self) -> None:
+    def __init__(self, pauses: Pauses) -> None:
+        self._pauses = pauses
         self.running: dict[object, float] = {}
         self.looks: dict[object, float] = {}  # as running, of short calls that had to leave the worker's own thread
         self.slow_until = self._shrunk = self._last = 0.0
         self.window = START
         self.used = 0
 
+    def lasted_s(self, began: float, now: float) -> float:
+        """How long something took, pauses left out where that matters."""
+        took = now - began
+        return took if took <= SLOW_S else took - self._pauses.away_s(began, now)
+
     def longest_s(self, now: float) -> float:
         """How long the first of the calls has been running."""
         for began in self.running.values():
-            return now - began
+            return self.lasted_s(began, now)
         return 0.0
 
     def is_slow(self, now: float) -> bool:
@@ -53,36 +64,47 @@ class Volume:
     def is_stuck(self, now: float) -> bool:
         """Whether a short call has not come back for LOOK_S: another would not, either."""
         looks = list(self.looks.values())  # in one step: disk threads take theirs out
-        return bool(looks) and now - looks[0] > LOOK_S
+        return bool(looks) and self.lasted_s(looks[0], now) > LOOK_S
 
     def wakes(self, now: float) -> None:
         """An upload begins where none is at work: what was known of a disk long ago is not."""
         if now - self._last > IDLE_S:
             self.window = min(self.window, START)
+        if not self._pauses.are_watched:
+            self._pauses.watch(now)
 
-    def ended(self, began: float, now: float, is_safe: bool) -> None:
-        """A call has ended. ``is_safe``: what it wrote is on disk then, and not only in the page cache."""
+    def is_used(self, now: float) -> bool:
+        """Whether calls run, or did of late."""
+        return bool(self.running) or now - self._last < _WATCH_S
+
+    def ended(self, began: float, now: float, is_safe: bool) -> bool:
+        """A call has ended; whether it was slow. ``is_safe``: what it wrote is on disk then, and not only in the page cache.
+        """
         took, self._last = now - began, now
-        if took > SLOW_S:
+        if took > SLOW_S and (took := self.lasted_s(began, now)) > SLOW_S:
             self.slow_until = now + SLOW_FOR_S
             if began >= self._shrunk:
                 self._shrunk = now
                 self.window = max(LEAST, self.window * max(_SHRINKS, SLOW_S / took))
-        elif is_safe and self.used * 2 >= self.window and self.window < MOST:
+            return True
+        if is_safe and self.used * 2 >= self.window and self.window < MOST:
             longest = self.longest_s(now)
             if took <= QUICK_S and longest <= QUICK_S:
                 self.window += 1.0
             elif longest <= SLOW_S:
                 self.window += 1.0 / self.window
+        return False
 
 
 class Pace:
     """What is known of the file systems of all devices."""
 
-    __slots__ = ("_has_been_slow", "_shared", "_volumes", "_wary_until", "clock")
+    __slots__ = ("_has_been_slow", "_pauses", "_shared", "_volumes", "_wary_until", "clock")
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], start: Start | None = None) -> None:
+        """``start``: of a native thread that looks for pauses; None: there are none."""
         self.clock = clock
+        self._pauses = Pauses(clock, self._is_used, start)
         self._volumes: dict[str, Volume] = {}  # by device
         self._shared: dict[object, Volume] = {}  # by file system
         self._has_been_slow = False
@@ -91,8 +113,11 @@ class Pace:
     def volume(self, device: str) -> Volume:
         found = self._volumes.get(device)
         if found is None:
-            found = self._volumes[device] = Volume()
+            found = self._volumes[device] = Volume(self._pauses)
         return found
+
+    def _is_used(self, now: float) -> bool:
+        return any(volume.is_used(now) for volume in list(self._volumes.values()))  # in one step: another thread asks
 
     def share(self, device: str, file_system: object) -> Volume:
         """The device is on this file system, from now on. Devices of one name share it anyway."""
@@ -100,7 +125,7 @@ class Pace:
         if found is None:
             known = self._volumes.get(device)
             is_own = known is not None and known not in self._shared.values()
-            found = self._shared[file_system] = known if known is not None and is_own else Volume()
+            found = self._shared[file_system] = known if known is not None and is_own else Volume(self._pauses)
         self._volumes[device] = found
         return found
 
@@ -148,8 +173,7 @@ class Pace:
         """``is_own``: it was on the worker's own thread."""
         del volume.running[call]
         now = self.clock()
-        volume.ended(began, now, is_safe)
-        if now - began > SLOW_S:
+        if volume.ended(began, now, is_safe):
             self._has_been_slow = True
         if is_own and self._has_been_slow and volume.slow_until > began + SLOW_FOR_S:  # this call's, or one beside it
             self._wary_until = max(self._wary_until, volume.slow_until)

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
+import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -17,6 +20,7 @@ from test.support.store import Store, running
 from test.support.waiting import until
 
 PLACES, TIMEOUT_S = 24, 8
+CLIENTS, PAUSE_S = 20, 2.5
 LARGE = 24 << 20  # more than a kernel holds for a reader
 
 
@@ -159,6 +163,35 @@ def test_slow_readers_take_all_places_and_hold_little(store: Store, account: Acc
     for sock in readers:
         sock.close()
     until(lambda: not refused(account, container), "there are places again")
+
+
+def test_after_the_processes_were_stopped_nobody_is_refused(store: Store, account: Account, container: str) -> None:
+    """It was not the disk that took so long. ``PAUSE_S`` is more than a disk call may take."""
+    statuses, ended = list[int](), threading.Event()
+
+    def client(number: int) -> None:
+        with account.endpoint.connect() as connection:
+            while not ended.is_set():
+                statuses.append(account.put(container, f"o{number}", body=b"x" * 4096, connection=connection).status)
+
+    def more(count: int) -> None:
+        since = len(statuses)
+        until(lambda: len(statuses) >= since + count, f"{count} more are answered")
+
+    threads = [threading.Thread(target=client, args=(number,), daemon=True) for number in range(CLIENTS)]
+    for thread in threads:
+        thread.start()
+    try:
+        more(5 * CLIENTS)
+        with store.frozen(1):
+            time.sleep(PAUSE_S)
+        more(10 * CLIENTS)
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+    assert Counter(statuses) == {201: len(statuses)}
+    assert "is slow" not in store.log()
 
 
 def read_on(sock: socket.socket, size: int) -> bool:
