@@ -259,24 +259,31 @@ class _Apart:
 class Limits:
     """Time limits of one length: they fall due in the order they began in, and nearly all end before. One timer of the hub
     serves them all, where one for each costs more than a call in process does besides.
+
+    When the hub comes late to it, after a pause of the process or whatever held it up, what was waited for may be there and
+    not looked at, or was held up, too: then all have as much more, GRACE_S at most.
     """
 
-    __slots__ = ("_ended", "_hub", "_is_awaited", "_running", "seconds")
+    __slots__ = ("_due", "_ended", "_had_grace", "_hub", "_is_awaited", "_running", "seconds")
 
     def __init__(self, hub: Any, seconds: float):
         self._hub, self.seconds = hub, seconds
         self._running: deque[list[Any]] = deque()  # [when due, green thread or None when it has ended, error]
         self._ended = 0  # how many of those
-        self._is_awaited = False
+        self._is_awaited = self._had_grace = False
+        self._due = 0.0  # of the timer
 
     def begin(self, green: Any, error: BaseException | None = None) -> list[Any]:
         """``green`` gets ``error``, or a WaitTimeout, when the time is over, unless :meth:`end` comes first."""
         entry = [self._hub.clock() + self.seconds, green, error]
         self._running.append(entry)
         if not self._is_awaited:
-            self._is_awaited = True
-            self._hub.schedule_call_global(self.seconds, self._on_due)
+            self._await(self.seconds)
         return entry
+
+    def _await(self, seconds: float) -> None:
+        self._is_awaited, self._due = True, self._hub.clock() + seconds
+        self._hub.schedule_call_global(seconds, self._on_due)
 
     def end(self, entry: list[Any]) -> None:
         if entry[1] is None:
@@ -294,6 +301,11 @@ class Limits:
                 self._running, self._ended = deque(known for known in running if known[1] is not None), 0
 
     def _on_due(self) -> None:
+        late = self._hub.clock() - self._due
+        self._had_grace = late > HELD_UP_S and not self._had_grace  # once: or a hub that is always late would end none
+        if self._had_grace:
+            self._await(min(late, GRACE_S))
+            return
         self._is_awaited = False
         while self._running:
             entry = self._running[0]
@@ -302,9 +314,9 @@ class Limits:
                 self._running.popleft()
                 self._ended -= 1
                 continue
-            if due > self._hub.clock():
-                self._is_awaited = True
-                self._hub.schedule_call_global(due - self._hub.clock(), self._on_due)
+            left = due - self._hub.clock()
+            if left > 0:
+                self._await(left)
                 return
             self._running.popleft()
             entry[1] = None
@@ -379,6 +391,8 @@ class Crew:
 
 KEPT_GREEN = 128  # green threads at rest; a busy worker has so many calls under way
 KEPT_LIMITS = 64  # lengths of time
+HELD_UP_S = 0.25  # that the hub comes late to time limits which are due
+GRACE_S = 1.0
 MOST_ENDED = 1024  # time limits that are kept behind one that lasts
 
 
@@ -478,7 +492,7 @@ class Waits:
             if self._reader is not None:
                 raise RuntimeError("two green threads read from one stream")
             self._reader = current
-        timer = None if timeout is None else hub.schedule_call_global(timeout, current.throw, WaitTimeout)
+        timer = None if timeout is None else hub.schedule_call_global(timeout, self._on_time, current, write)
         try:
             hub.switch()
         finally:
@@ -496,6 +510,12 @@ class Waits:
     def _on_write(self, _fd: int) -> None:
         if self._writer is not None and not self._is_ended:
             self._writer.switch()
+
+    def _on_time(self, waiter: Any, write: bool) -> None:
+        if not self._is_ended and _is_ready(self._fd, write):
+            waiter.switch()
+        else:
+            waiter.throw(WaitTimeout)
 
     def _on_close(self, *_args: Any) -> None:
         for waiter in (self._reader, self._writer):
@@ -516,7 +536,19 @@ def _nothing(*_args: Any) -> None:
 
 def wait_for(fd: int, write: bool, seconds: float | None = None) -> None:
     """Until a descriptor that no :class:`Waits` knows can be read, or written to. Raises WaitTimeout after ``seconds``."""
-    trampoline(fd, read=not write, write=write, timeout=seconds, timeout_exc=WaitTimeout)
+    timeout = None if seconds is None else WaitTimeout()
+    try:
+        trampoline(fd, read=not write, write=write, timeout=seconds, timeout_exc=timeout)
+    except WaitTimeout as error:
+        if error is not timeout or not _is_ready(fd, write):
+            raise
+
+
+def _is_ready(fd: int, write: bool) -> bool:
+    """Asked when the time is over: the hub may only have had none to look, as after a pause of the process."""
+    poll = real_poll()
+    poll.register(fd, _OUT if write else _IN)
+    return bool(poll.poll(0))
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------

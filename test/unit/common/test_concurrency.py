@@ -111,6 +111,68 @@ def test_limits_that_ended_are_not_kept_behind_one_that_lasts(monkeypatch):
     assert not limits._running and not limits._ended
 
 
+class Hub:
+    """Its timers go off when the test says so; green threads are lists of what was thrown at them."""
+
+    def __init__(self):
+        self.now, self.timers = 100.0, []
+
+    def clock(self):
+        return self.now
+
+    def schedule_call_global(self, seconds, function):
+        self.timers.append((self.now + seconds, function))
+
+    def comes(self, at):
+        """To the one timer that there is."""
+        ((due, function),), self.timers = self.timers, []
+        assert at >= due
+        self.now = at
+        function()
+
+
+class Green(list):
+    throw = list.append
+
+
+@pytest.mark.parametrize(("at", "grace_s"), [(110.5, 0.5), (125.0, concurrency.GRACE_S)])
+def test_limits_that_the_hub_comes_late_to_last_so_much_longer(at, grace_s):
+    hub = Hub()
+    limits, greens = concurrency.Limits(hub, 10.0), [Green() for _ in range(3)]
+    entries = [limits.begin(green) for green in greens]
+    hub.comes(at)
+    assert greens == [[], [], []]
+    limits.end(entries[1])  # what it waited for has come by then
+    hub.comes(at + grace_s)
+    assert [len(green) for green in greens] == [1, 0, 1] and not hub.timers
+
+
+def test_limits_that_the_hub_comes_to_in_time_are_over():
+    hub = Hub()
+    limits, greens = concurrency.Limits(hub, 10.0), [Green(), Green()]
+    limits.begin(greens[0])
+    hub.now = 105.0
+    limits.begin(greens[1])
+    hub.comes(110.1)
+    assert [len(green) for green in greens] == [1, 0]
+    hub.comes(115.0)
+    assert [len(green) for green in greens] == [1, 1]
+
+
+def test_a_hub_that_is_always_late_ends_limits():
+    hub = Hub()
+    limits, green = concurrency.Limits(hub, 10.0), Green()
+    limits.begin(green)
+    hub.comes(120.0)
+    hub.comes(130.0)
+    assert len(green) == 1 and not hub.timers
+    limits.begin(green)
+    hub.comes(150.0)  # the next is late for the first time again
+    assert len(green) == 1
+    hub.comes(151.0)
+    assert len(green) == 2
+
+
 def test_who_no_longer_waits_for_an_event_is_not_woken():
     event, woken = Event(), []
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from keelstore.common import concurrency, sockets
-from keelstore.common.concurrency import Event, spawn, time_limit
+from keelstore.common.concurrency import Event, sleep, spawn, time_limit
 from keelstore.common.errors import WaitTimeout
 from keelstore.common.sockets import Stream
 from test.support.waiting import slowness
@@ -42,6 +42,33 @@ def test_send_parts_of_nothing():
     left, right = pair()
     left.send_parts([b"", b"x", b""])
     assert right.receive() == b"x"
+
+
+def test_what_came_while_the_hub_was_held_up_is_in_time():
+    """It looks at its timers before it looks at descriptors."""
+    (left, right), (full, other), (held, holds) = pair(timeout=0.01), pair(timeout=0.01), pair()
+    reader, writer = os.pipe()
+    with pytest.raises(BlockingIOError):
+        while True:
+            full.sock.send(bytes(65536))
+
+    def hold_up():
+        held.receive()
+        time.sleep(0.1)  # not green
+        right.send(b"data")
+        os.write(writer, b"data")
+        with pytest.raises(BlockingIOError):
+            while True:
+                other.sock.recv(1 << 20)
+
+    tasks = [spawn(hold_up), spawn(left.receive), spawn(concurrency.wait_for, reader, False, 0.01), spawn(full.send, b"x")]
+    sleep(0)
+    holds.send(b"now")
+    assert [task.wait() for task in tasks] == [None, b"data", None, None]
+    for stream in (left, right, full, other, held, holds):
+        stream.close()
+    os.close(reader)
+    os.close(writer)
 
 
 def test_silent_peer_is_a_wait_timeout():
