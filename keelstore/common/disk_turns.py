@@ -1,7 +1,8 @@
 """Whose turn it is to write to a file system: as many uploads at once as ``pace`` says; the others wait, in order.
 
-An upload asks before its body is read (:func:`ask`), and is refused where the file system is slow and enough wait for it. It
-begins when it first has something to write; that it keeps its turn until it ends, but for a client that lets the disk wait.
+An upload asks before its body is read (:func:`ask`), and is refused where the file system is slow and enough wait for it
+(``Volume.room``). It begins when it first has something to write; then it keeps its turn until it ends, but for a client that
+lets the disk wait.
 While nothing is slow nobody is refused: whoever has waited for PATIENCE_S then is let in, which widens the window.
 """
 
@@ -13,7 +14,7 @@ from collections import deque
 from keelstore.common import disk_calls
 from keelstore.common.concurrency import Event
 from keelstore.common.errors import DeviceBusy, DeviceUnavailable, WaitTimeout
-from keelstore.common.pace import LEAST, SLOW_S, STUCK_S, Volume
+from keelstore.common.pace import SLOW_S, Volume
 
 PATIENCE_S = SLOW_S + 0.25  # a call that holds all up has shown by then that it is slow
 WAIT_S = 4.0  # for a turn on a slow file system; what a proxy waits for the end of an upload is more than twice that
@@ -110,10 +111,8 @@ def ask(device: str, path: str, most: int) -> Turn:
     now = disk_calls.pace().clock()
     turns = _turns_of(device, path, now)
     volume = turns.volume
-    if volume.is_slow(now):
-        pending = turns.pending(now)
-        if pending >= min(most, 2 * volume.window) or (pending >= LEAST and volume.longest_s(now) > STUCK_S):
-            raise DeviceBusy(device)
+    if volume.is_slow(now) and turns.pending(now) >= volume.room(most, now):
+        raise DeviceBusy(device)
     turn = Turn(turns, device)
     turns.arriving[turn] = now
     return turn

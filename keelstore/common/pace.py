@@ -9,6 +9,7 @@ at work (Little's law). A call that took t > SLOW_S shrinks the window by SLOW_S
 ran beside it; each that was quick, while none was slow, lets one more in, as long as the window is used. So where a disk
 serves a few uploads a second, as many are at work as it ends in about a second, and all it does goes into uploads that end.
 
+A file system that was slow has recovered when for CALM_S no call was; it may have MORE waiting then, if the window is wide.
 Of what seems slow the time is left out in which the process did not run (``pauses``).
 """
 
@@ -24,6 +25,8 @@ T = TypeVar("T")
 SLOW_S = 1.0  # a disk call that takes longer shows a slow device,
 STUCK_S = 4.0  # of a call: who comes then need not wait, too
 SLOW_FOR_S = 10.0  # which is then kept off the worker's own thread for this long
+CALM_S = 0.5  # without a slow call to end: a device was slow, and is no more;
+MORE = 4  # times as many uploads may be pending then
 LOOK_S = 2.0  # that a short call of a read may take
 LATE_S = 0.1  # of a call: what comes while it runs is kept off that thread, too; it may be held up by the same commit
 QUICK_S = 0.25  # a disk call that takes no longer lets another upload in
@@ -60,6 +63,20 @@ class Volume:
     def is_slow(self, now: float) -> bool:
         """Whether a call runs, or ran in the last SLOW_FOR_S, for longer than SLOW_S."""
         return now < self.slow_until or self.longest_s(now) > SLOW_S
+
+    def has_recovered(self, now: float) -> bool:
+        """Of one that is slow: it has ended calls since, none of them slow, and what it has begun is not late."""
+        slow_at = self.slow_until - SLOW_FOR_S
+        return self._last > slow_at and now - slow_at > CALM_S and self.longest_s(now) <= QUICK_S
+
+    def room(self, most: int, now: float) -> float:
+        """How many uploads may be at work, or wait for that, while it is slow: what it ends in two seconds, and no more than
+        ``most``, or MORE once it has recovered.
+        """
+        if self.longest_s(now) > STUCK_S:
+            return min(most, LEAST)
+        room = 2 * self.window
+        return min(most * MORE if self.has_recovered(now) else most, room)
 
     def is_stuck(self, now: float) -> bool:
         """Whether a short call has not come back for LOOK_S: another would not, either."""

@@ -9,7 +9,7 @@ length, costs one wait and not hundreds.
 
 A device that has no room is sound: it still serves, deletes, and takes what is smaller than what it refused. Only PUTs of
 that size, or larger ones, pass it by for ``FULL_S``. Nor is one at fault that is slow and has enough waiting for it: PUTs
-pass it by for ``BUSY_S``.
+pass it by for ``BUSY_S``, and for less where it is of this process.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from keelstore.common.stats import NoStats
 
 SUSPECT_SHARE = 10
 BUSY_S = 1.0  # that a device with too much to do gets no PUT: as long as clients are told to wait
+OWN_BUSY_S = 0.1  # the same of a device of this process, which costs little to ask
 FULL_S = 15.0  # that a device without room gets no PUT; short, since asking one costs little
 _MAX_KEYS = 100_000  # devices remembered; a ring is smaller
 
@@ -102,7 +103,7 @@ class Health:
         now = self.clock()
         if self._busy.get(node.key, 0.0) < now - self.interval_s or node.key not in self._busy:
             self.logger.warning("node %s is slow, and refuses what it cannot do soon", node.key)
-        self._busy[node.key] = now + min(BUSY_S, self.interval_s)
+        self._busy[node.key] = now + min(OWN_BUSY_S if self.is_own(node.address) else BUSY_S, self.interval_s)
         self.stats.increment("error_limiter.busy")
 
     @property

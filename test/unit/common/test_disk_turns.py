@@ -10,7 +10,7 @@ from keelstore.common import disk_calls, disk_turns
 from keelstore.common.concurrency import Task, sleep, spawn
 from keelstore.common.disk_turns import HOLD_S, PATIENCE_S, WAIT_S, Turn
 from keelstore.common.errors import DeviceBusy, DeviceUnavailable
-from keelstore.common.pace import START, Pace, Volume
+from keelstore.common.pace import CALM_S, MORE, START, Pace, Volume
 
 MOST = 16
 
@@ -90,6 +90,34 @@ def test_slow_file_system_takes_two_rounds_and_refuses_more(clock, path):
     volume(path).window = 100.0
     assert len(turns(path, 8)) == 8
     with pytest.raises(DeviceBusy):  # no more than the operator allows
+        turns(path, 1)
+
+
+def test_slow_file_system_that_has_recovered_takes_more_if_it_can_end_it_soon(clock, path):
+    found = volume(path)
+    found.window = 100.0
+    found.ended(clock[0] - 2, clock[0], True)
+    assert found.is_slow(clock[0]) and found.window == 50.0
+    turns(path, MOST)
+    with pytest.raises(DeviceBusy):
+        turns(path, 1)
+    clock[0] += CALM_S + 0.1
+    found.ended(clock[0] - 0.1, clock[0], True)
+    assert found.is_slow(clock[0])
+    turns(path, (MORE - 1) * MOST)
+    with pytest.raises(DeviceBusy):
+        turns(path, 1)
+    found.window = 20.0  # what it ends in a second
+    for turn in list(disk_turns._turns_of("d0", path, clock[0]).arriving)[39:]:
+        turn.end()
+    turns(path, 1)
+    with pytest.raises(DeviceBusy):
+        turns(path, 1)
+    found.ended(clock[0] - 2, clock[0], True)
+    for turn in list(disk_turns._turns_of("d0", path, clock[0]).arriving)[MOST - 1:]:
+        turn.end()
+    turns(path, 1)
+    with pytest.raises(DeviceBusy):  # it is slow again
         turns(path, 1)
 
 

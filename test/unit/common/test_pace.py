@@ -1,6 +1,6 @@
 import pytest
 
-from keelstore.common.pace import IDLE_S, LEAST, LOOK_S, SLOW_FOR_S, START, Pace, Volume
+from keelstore.common.pace import CALM_S, IDLE_S, LEAST, LOOK_S, QUICK_S, SLOW_FOR_S, START, Pace, Volume
 
 
 def new_volume() -> Volume:
@@ -103,6 +103,19 @@ def test_slow_ends():
     volume = new_volume()
     volume.ended(100.0, 102.0, True)
     assert volume.is_slow(102.0 + SLOW_FOR_S - 0.1) and not volume.is_slow(102.1 + SLOW_FOR_S)
+
+
+def test_recovered_is_what_has_ended_a_call_since_and_is_late_with_none():
+    volume = new_volume()
+    volume.ended(100.0, 102.0, True)
+    assert not volume.has_recovered(110.0)  # it has shown nothing since
+    volume.ended(102.0, 102.1, True)
+    assert not volume.has_recovered(102.0 + CALM_S) and volume.has_recovered(102.1 + CALM_S)
+    volume.running["call"] = 110.0
+    assert volume.has_recovered(110.0 + QUICK_S) and not volume.has_recovered(110.1 + QUICK_S)
+    volume.ended(110.0, 112.0, True)
+    volume.running.clear()
+    assert not volume.has_recovered(113.0)
 
 
 # -- pauses of the process

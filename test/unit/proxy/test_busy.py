@@ -64,6 +64,21 @@ def test_another_device_takes_what_a_busy_one_refuses(cluster: InProcessCluster,
     assert refused.device in cluster.files(".data")
 
 
+def test_own_device_is_passed_by_for_moments_and_anothers_as_long_as_clients_wait(cluster: InProcessCluster) -> None:
+    found, node = cluster.proxy.health, cluster.primaries("object", "/a/c/o")[0]
+    now = found.clock()
+    found.clock = lambda: now
+    for is_own, least, most in ((True, 0.05, 0.2), (False, 0.9, 1.1)):
+        found.is_own = lambda address, is_own=is_own: is_own
+        found.busy(node)
+        assert found.is_busy(node)
+        found.clock = lambda least=least: now + least
+        assert found.is_busy(node)
+        found.clock = lambda most=most: now + most
+        assert not found.is_busy(node)
+        found.clock = lambda: now
+
+
 @pytest.mark.parametrize("policy", ["gold", "ec42"])
 @pytest.mark.parametrize("body", BODIES, ids=["small", "streamed"])
 def test_busy_everywhere_is_503_and_then_not_even_the_body_is_read(
