@@ -31,10 +31,10 @@ class Change:
         self._volume: Volume | None = None
 
     def _begin(self) -> None:
+        """It counts as a call on the device from now on."""
         pace = disk_calls.pace()
         self._began = pace.clock()
         self._volume = pace.begin(self.device, self._began, self)
-        self._go_on(None)
 
     def _go_on(self, error: BaseException | None) -> None:
         """To the next wait, or the end."""
@@ -54,8 +54,8 @@ class Change:
     def _end(self) -> None:
         if not self.has_ended:
             self.has_ended = True
-            assert self._volume is not None
-            disk_calls.pace().end(self._volume, self._began, self, True, is_own=True)
+            if self._volume is not None:
+                disk_calls.pace().end(self._volume, self._began, self, True, is_own=True)
 
     def give_up(self) -> None:
         """It is not to go on: its maker was stopped. ``error`` says so: it is not made. What fails meanwhile keeps nothing of
@@ -70,8 +70,18 @@ class Change:
                 with suppress(Exception):
                     self._steps.close()
             finally:
-                if self._volume is not None:
-                    self._end()
+                self._end()
+
+    def _wait_for_other(self) -> None:
+        """Go on where it waits for no disk, but for a lock that another holds, who may be stopped: that tells nothing of the
+        device, and only what follows does again.
+        """
+        volume, self._volume = self._volume, None
+        assert volume is not None
+        del volume.running[self]
+        self._go_on(None)
+        if not self.has_ended:
+            self._begin()
 
     def finish(self) -> None:
         """What :func:`together` left of it, waiting here for as long as that takes."""
@@ -84,10 +94,12 @@ class Change:
                 else:
                     self._go_on(syncing.error)
             while not self.has_ended:
+                if not self._wanted:
+                    self._wait_for_other()
+                    continue
                 error: BaseException | None = None
                 try:
-                    if self._wanted:
-                        fs.sync_files(self._wanted)
+                    fs.sync_files(self._wanted)
                 except OSError as failure:
                     error = failure
                 self._go_on(error)
@@ -105,6 +117,7 @@ def together(changes: Sequence[Change]) -> None:
     try:
         for change in changes:
             change._begin()
+            change._go_on(None)
         live = [change for change in changes if change._wanted and not change.has_ended]
         while live and clock() - began < LATE_S:
             again = []

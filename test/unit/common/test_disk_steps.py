@@ -16,6 +16,7 @@ from keelstore.common.errors import DeviceFull, LockTimeout, WaitTimeout
 from keelstore.common.pace import Pace
 from keelstore.common.syncs import Syncing
 from keelstore.obj.hashes import changing
+from test.support.waiting import until
 
 DEVICES = ("d1", "d2", "d3")
 
@@ -281,7 +282,7 @@ def locking(box, device, timeout_s=10.0):
 
 
 @pytest.mark.parametrize("who", ["another process", "another thread", "another change"])
-def test_one_that_waits_for_a_lock_leaves(box, syncs, who):
+def test_one_that_waits_for_a_lock_leaves(box, syncs, pace, who):
     path = f"{box.root}/d2/.lock"
     other = None
     if who == "another change":
@@ -300,7 +301,7 @@ def test_one_that_waits_for_a_lock_leaves(box, syncs, who):
     assert [change.has_ended for change in changes] == [True, False, True] and box.log["d2"] == []
     task = spawn(changes[1].finish)
     concurrency.sleep(0.002)
-    assert not changes[1].has_ended
+    assert not changes[1].has_ended and not pace.volume("d2").running  # who has the lock may be stopped
     if other is not None:
         other.__exit__()
     else:
@@ -309,6 +310,28 @@ def test_one_that_waits_for_a_lock_leaves(box, syncs, who):
         task.wait()
     assert changes[1].has_ended and changes[1].error is None and box.log["d2"] == [0, "done", "closed"]
     free(box, "d2")
+
+
+def test_wait_for_a_lock_makes_no_device_slow_and_what_follows_does(box, held, pace, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(pace, "clock", lambda: now[0])
+    lock = changing(f"{box.root}/d2", "abc")
+    lock.__enter__()
+    changes = [Change("d2", locking(box, "d2"))]
+    made(changes)
+    task = spawn(changes[0].finish)
+    concurrency.sleep(0)
+    now[0] = 60.0
+    held.hold(f"{box.root}/d2/f")
+    lock.__exit__()
+    until(lambda: concurrency.sleep(0.001) or pace.volume("d2").running, "it goes on")
+    assert not pace.volume("d2").is_slow(60.5) and pace.volume("d2").is_slow(62.0)
+    until(lambda: concurrency.sleep(0.001) or held.held, "it syncs")
+    now[0] = 60.5
+    held.let_go()
+    with time_limit(30):
+        task.wait()
+    assert changes[0].error is None and not pace.volume("d2").is_slow(61.0)
 
 
 def test_a_lock_that_is_not_to_be_had_is_that_changes_error(box, syncs):
