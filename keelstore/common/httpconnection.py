@@ -101,8 +101,7 @@ class Connection:
         self._base = _base_environ(remote, local, is_secure)
         while self._serve_one():
             self._served += 1
-            if self._served & 15 == 0 and self.wire.pending:
-                concurrency.sleep(0)  # a client that pipelines does not hold up the others
+            self.stream.end_request()
 
     # -- heads
 

@@ -1,5 +1,6 @@
 """The server over real sockets: framing, refusal, timeouts, endings."""
 
+import itertools
 import logging
 import os
 import ssl
@@ -69,6 +70,29 @@ def test_environ_is_wsgi():
     assert environ["REMOTE_ADDR"] == "127.0.0.1" and int(environ["REMOTE_PORT"])
     assert environ["SERVER_PORT"] == str(served.address[1]) and environ["wsgi.url_scheme"] == "http"
     assert environ["SERVER_PROTOCOL"] == "HTTP/1.1" and environ["wsgi.version"] == (1, 0) and environ["SCRIPT_NAME"] == ""
+
+
+def test_who_always_has_the_next_request_there_does_not_hold_up_the_others():
+    order = []
+
+    def app(environ, start_response):
+        order.append(environ["PATH_INFO"])
+        return Response(200)(environ, start_response)
+
+    with serve(app) as served:
+        streams = [dial(served.address) for _ in range(4)]
+        for stream in streams:
+            stream.send(b"GET /first HTTP/1.1\r\n\r\n")
+            stream.receive()
+        order.clear()
+        for number, stream in enumerate(streams):  # all are there before the server looks
+            stream.send(b"GET /%d HTTP/1.1\r\n\r\n" % number * 39 + closing(b"GET /%d HTTP/1.1\r\n\r\n" % number))
+        for stream in streams:
+            read_all(stream, 1 << 20)
+            stream.close()
+    assert len(order) == 160
+    runs = [len(list(group)) for _, group in itertools.groupby(order)]
+    assert max(runs[:4]) <= 8, runs
 
 
 def test_pipelined_requests_are_served_in_order():
