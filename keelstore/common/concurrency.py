@@ -306,7 +306,17 @@ class Limits:
         if self._had_grace:
             self._await(min(late, GRACE_S))
             return
+        try:
+            if self._end_those_due():
+                return
+        except BaseException:
+            self._is_awaited = False
+            raise
         self._is_awaited = False
+
+    def _end_those_due(self) -> bool:
+        """Whether the timer was set for those that are left. Who gets an error may begin a limit of the same length at once,
+        and must not set another."""
         while self._running:
             entry = self._running[0]
             due, green, error = entry
@@ -317,11 +327,12 @@ class Limits:
             left = due - self._hub.clock()
             if left > 0:
                 self._await(left)
-                return
+                return True
             self._running.popleft()
             entry[1] = None
             with contextlib.suppress(Exception):  # as in resume
                 green.throw(WaitTimeout(_no_result(self.seconds)) if error is None else error)
+        return False
 
 
 class Crew:
@@ -536,12 +547,15 @@ def _nothing(*_args: Any) -> None:
 
 def wait_for(fd: int, write: bool, seconds: float | None = None) -> None:
     """Until a descriptor that no :class:`Waits` knows can be read, or written to. Raises WaitTimeout after ``seconds``."""
-    timeout = None if seconds is None else WaitTimeout()
     try:
-        trampoline(fd, read=not write, write=write, timeout=seconds, timeout_exc=timeout)
-    except WaitTimeout as error:
-        if error is not timeout or not _is_ready(fd, write):
+        trampoline(fd, read=not write, write=write, timeout=seconds, timeout_exc=_Over)
+    except _Over:
+        if not _is_ready(fd, write):
             raise
+
+
+class _Over(WaitTimeout):
+    """The time of this very wait. Handed over as a class: an instance would be in a cycle with the frames that have it."""
 
 
 def _is_ready(fd: int, write: bool) -> bool:

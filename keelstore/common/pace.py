@@ -87,8 +87,6 @@ class Volume:
         """An upload begins where none is at work: what was known of a disk long ago is not."""
         if now - self._last > IDLE_S:
             self.window = min(self.window, START)
-        if not self._pauses.are_watched:
-            self._pauses.watch(now)
 
     def is_used(self, now: float) -> bool:
         """Whether calls run, or did of late."""
@@ -184,6 +182,8 @@ class Pace:
         """``call`` runs from now on, until :meth:`end`, which wants this volume."""
         volume = self._volumes.get(device) or self.volume(device)
         volume.running[call] = now
+        if not self._pauses.are_watched:
+            self._pauses.watch(now)
         return volume
 
     def end(self, volume: Volume, began: float, call: object, is_safe: bool, is_own: bool = False) -> None:

@@ -44,11 +44,12 @@ class Pauses:
         self._lock = _thread.allocate_lock()  # held for moments
 
     def watch(self, now: float) -> None:
-        """From now on. Only while they are not watched."""
+        """From now on."""
         with self._lock, suppress(RuntimeError):  # no more threads
-            assert self._start is not None
-            self._start(self._beat)
-            self._due, self.are_watched = now + BEAT_S, True
+            if not self.are_watched:
+                assert self._start is not None
+                self._start(self._beat)
+                self._due, self.are_watched = now + BEAT_S, True
 
     def away_s(self, began: float, now: float) -> float:
         """How long the process did not run between two times."""

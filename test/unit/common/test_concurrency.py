@@ -1,5 +1,9 @@
 """Green threads, bounded waits."""
 
+import gc
+import os
+import weakref
+
 import pytest
 
 from keelstore.common import concurrency
@@ -109,6 +113,42 @@ def test_limits_that_ended_are_not_kept_behind_one_that_lasts(monkeypatch):
     for _ in range(20):
         limits.end(limits.begin(object()))
     assert not limits._running and not limits._ended
+
+
+def test_who_waits_anew_when_a_limit_ends_leaves_one_timer(monkeypatch):
+    calls = []
+    on_due = concurrency.Limits._on_due
+    monkeypatch.setattr(concurrency.Limits, "_on_due", lambda self: (calls.append(self.seconds), on_due(self)))
+
+    def waits():
+        for _ in range(20):
+            with pytest.raises(WaitTimeout):
+                Event().wait(0.1)
+
+    spawn(waits).wait()
+    assert 20 <= calls.count(0.1) <= 25
+
+
+def test_a_wait_that_is_over_keeps_nothing_of_who_waited():
+    class Body:
+        pass
+
+    def waits():
+        body = Body()
+        bodies.append(weakref.ref(body))
+        with pytest.raises(WaitTimeout):
+            concurrency.wait_for(reader, False, 0.01)
+
+    reader, writer = os.pipe()
+    bodies = []
+    gc.disable()
+    try:
+        spawn(waits).wait()
+        assert bodies[0]() is None
+    finally:
+        gc.enable()
+        os.close(reader)
+        os.close(writer)
 
 
 class Hub:

@@ -122,14 +122,14 @@ def test_recovered_is_what_has_ended_a_call_since_and_is_late_with_none():
 
 
 class Paused:
-    """A pace, and its process. ``watch`` begins at 1000.0; ``stop`` holds up all that runs, also the thread that watches."""
+    """A pace, and its process, watched from 1000.0 on; ``stop`` holds up all that runs, also the thread that watches."""
 
     def __init__(self) -> None:
         self.now = 1000.0
         self.started = 0
         self.pace = Pace(lambda: self.now, self.start)
         self.volume = self.pace.share("d1", 7)
-        self.volume.wakes(self.now)
+        self.pace._pauses.watch(self.now)
 
     def start(self, _function):
         self.started += 1
@@ -158,6 +158,14 @@ def test_what_took_long_since_the_process_was_stopped_is_not_slow():
     assert seen[0][0] <= 0.25
     assert not paused.volume.is_slow(paused.now) and not paused.pace.keeps_off("d1", paused.now)
     assert paused.volume.window >= 64.0 and not paused.pace.may_be_slow("d1")
+
+
+def test_pauses_are_watched_from_the_first_call_on():
+    started = []
+    pace = Pace(lambda: 5.0, started.append)
+    assert not pace._pauses.are_watched
+    pace.run("d1", 5.0, lambda: pace.run_apart("d2", 5.0, True, lambda: None))
+    assert len(started) == 1 and pace._pauses.are_watched
 
 
 def test_what_was_slow_besides_is_slow():
