@@ -95,6 +95,23 @@ def test_who_always_has_the_next_request_there_does_not_hold_up_the_others():
     assert max(runs[:4]) <= 8, runs
 
 
+def test_a_request_that_is_there_as_the_server_stops_is_answered(monkeypatch):
+    app = Echo()
+    with serve(app) as served:
+        def stop(self):  # between two requests of a connection that was told to stay
+            if len(app.seen) == 1:
+                stream.send(b"GET /second HTTP/1.1\r\n\r\n")
+                served.server.is_stopping = True
+
+        monkeypatch.setattr(sockets.Stream, "end_request", stop)
+        stream = dial(served.address)
+        stream.send(b"GET /first HTTP/1.1\r\n\r\n")
+        answers = read_all(stream, 1 << 20)
+        stream.close()
+    assert app.seen == ["GET /first", "GET /second"]
+    assert answers.count(b"HTTP/1.1 200 OK") == 2 and answers.count(b"Connection: close") == 1
+
+
 def test_pipelined_requests_are_served_in_order():
     app = Echo()
     with serve(app) as served:
