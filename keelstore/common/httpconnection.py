@@ -111,8 +111,8 @@ class Connection:
         data = wire.pending[wire.start :] if wire.start else wire.pending
         if not data:
             server, stream = self.server, self.stream
-            if server.is_stopping and self._served and (stream.is_tls or not stream.is_readable()):
-                return None  # what is there already is answered: its client was told that it might send more
+            if server.is_stopping and self._served:
+                stream.shutdown_read()  # as of those that were at rest: what has arrived is answered, and nothing waited for
             server.idle[stream] = None
             try:
                 data = stream.receive(RECEIVE, server.keepalive_s if self._served else None)
