@@ -161,11 +161,11 @@ class Validation:
 
     def __init__(self, percentage: float = 100.0, interval_s: float = 3600.0):
         self._percentage = percentage
-        self._seen = Seen(self.SLOTS, interval_s) if interval_s > 0 else None
+        self._seen = Seen(self.SLOTS, interval_s)
 
     def has_passed(self, stored: StoredObject) -> bool:
         """Whether the very file was read and found right within the interval."""
-        return self._seen is not None and self._seen.knows(key_of(stored.identity))
+        return self._seen.knows(key_of(stored.identity))
 
     def is_due(self, stored: StoredObject) -> bool:
         if self.has_passed(stored):
@@ -173,8 +173,7 @@ class Validation:
         return self._percentage >= 100 or random.random() * 100 < self._percentage
 
     def passed(self, stored: StoredObject) -> None:
-        if self._seen is not None:
-            self._seen.note(key_of(stored.identity))
+        self._seen.note(key_of(stored.identity))
 
 
 class Body:

@@ -17,8 +17,9 @@ class Seen:
     """
 
     def __init__(self, slots: int, interval_s: float):
-        self._slots, self._interval_ns = slots, int(interval_s * 1e9)
-        self._table = memoryview(mmap.mmap(-1, slots * 16)).cast("Q")
+        """``interval_s`` 0: nothing is ever known."""
+        self._slots, self._interval_ns = slots if interval_s > 0 else 1, int(interval_s * 1e9)
+        self._table = memoryview(mmap.mmap(-1, self._slots * 16)).cast("Q")
 
     def knows(self, key: int) -> bool:
         """Whether it was noted within the interval."""
@@ -43,12 +44,10 @@ class Rereads:
     SLOTS = 16384
 
     def __init__(self, interval_s: float = 60.0):
-        self._seen = Seen(self.SLOTS, interval_s) if interval_s > 0 else None
+        self._seen = Seen(self.SLOTS, interval_s)
 
     def begins(self, stored: StoredObject, start: int) -> bool:
         """The file is read from ``start`` on: whether it was before, unchanged, within the interval."""
-        if self._seen is None:
-            return False
         key = key_of(stored.identity, start)
         is_known = self._seen.knows(key)
         self._seen.note(key)
