@@ -78,7 +78,7 @@ class Change:
         """
         volume, self._volume = self._volume, None
         assert volume is not None
-        del volume.running[self]
+        disk_calls.pace().leave_out(volume, self)
         self._go_on(None)
         if not self.has_ended:
             self._begin()

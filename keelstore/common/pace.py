@@ -95,8 +95,8 @@ class Volume:
     def ended(self, began: float, now: float, is_safe: bool) -> bool:
         """A call has ended; whether it was slow. ``is_safe``: what it wrote is on disk then, and not only in the page cache.
         """
-        took, self._last = now - began, now
-        if took > SLOW_S and (took := self.lasted_s(began, now)) > SLOW_S:
+        took, self._last = self.lasted_s(began, now), now
+        if took > SLOW_S:
             self.slow_until = now + SLOW_FOR_S
             if began >= self._shrunk:
                 self._shrunk = now
@@ -185,6 +185,10 @@ class Pace:
         if not self._pauses.are_watched:
             self._pauses.watch(now)
         return volume
+
+    def leave_out(self, volume: Volume, call: object) -> None:
+        """What ``call`` waits for now is no disk: how long it took tells nothing."""
+        del volume.running[call]
 
     def end(self, volume: Volume, began: float, call: object, is_safe: bool, is_own: bool = False) -> None:
         """``is_own``: it was on the worker's own thread."""

@@ -188,14 +188,9 @@ class Syncs:
         assert self._queue is not None
         ended = self._queue.ended()
         self._under_way -= len(ended)
-        waiting = self._waiting
         for token, code in ended:
-            entry = waiting.get(token)
-            if entry is None:
-                continue  # its waiter was stopped
-            if entry.left > 1 and not code:
-                entry.left -= 1
-            else:
+            entry = self._waiting.get(token)
+            if entry is not None:  # else its waiter was stopped
                 self._one_ended(entry, code)
         if self._asked and not self._is_called:
             self._submit()
