@@ -523,7 +523,7 @@ class Waits:
             self._writer.switch()
 
     def _on_time(self, waiter: Any, write: bool) -> None:
-        if not self._is_ended and _is_ready(self._fd, write):
+        if not self._is_ended and is_ready(self._fd, write):  # the hub may only have had no time to look, as after a pause
             waiter.switch()
         else:
             waiter.throw(WaitTimeout)
@@ -550,7 +550,7 @@ def wait_for(fd: int, write: bool, seconds: float | None = None) -> None:
     try:
         trampoline(fd, read=not write, write=write, timeout=seconds, timeout_exc=_Over)
     except _Over:
-        if not _is_ready(fd, write):
+        if not is_ready(fd, write):  # as above
             raise
 
 
@@ -558,8 +558,8 @@ class _Over(WaitTimeout):
     """The time of this very wait. Handed over as a class: an instance would be in a cycle with the frames that have it."""
 
 
-def _is_ready(fd: int, write: bool) -> bool:
-    """Asked when the time is over: the hub may only have had none to look, as after a pause of the process."""
+def is_ready(fd: int, write: bool = False) -> bool:
+    """Whether a descriptor can be read, or written to, now."""
     poll = real_poll()
     poll.register(fd, _OUT if write else _IN)
     return bool(poll.poll(0))

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from keelstore.common.concurrency import real_poll
+from keelstore.common.concurrency import is_ready
 from keelstore.common.errors import PeerSilent
 
 LEAST: Final = 131072
@@ -26,7 +26,6 @@ QUICK_S: Final = 0.02  # who takes half of what is held within it gets twice as 
 SLOW_S: Final = 1.0  # who does not within it goes back to LEAST
 _LOWAT: Final = 25  # TCP_NOTSENT_LOWAT
 _UNSENT: Final = 0x894B  # SIOCOUTQNSD
-_POLLOUT: Final = 0x004
 
 _granted = 0
 
@@ -112,7 +111,7 @@ class SendAhead:
 
     def _settle(self, timeout: float | None) -> None:
         """After the mark was lowered: wait until the reader has taken enough, as long as that goes on."""
-        if not self._is_writable():
+        if not self._holds_little():
             unsent = self._unsent()
             while True:
                 try:
@@ -122,14 +121,12 @@ class SendAhead:
                     before, unsent = unsent, self._unsent()
                     if before - unsent < LEAST // 2:
                         raise
-        if self._is_writable():
+        if self._holds_little():
             self.drop()
 
-    def _is_writable(self) -> bool:
-        """Whether less than half of the mark is held. If not, the kernel tells when it is."""
-        poll = real_poll()
-        poll.register(self._sock.fileno(), _POLLOUT)
-        return bool(poll.poll(0))
+    def _holds_little(self) -> bool:
+        """Whether less than half of the mark is held: then the kernel takes more. If not, it tells when that is so."""
+        return is_ready(self._sock.fileno(), write=True)
 
     def _unsent(self) -> int:
         """Bytes that are held because the reader does not let them come."""

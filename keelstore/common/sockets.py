@@ -14,12 +14,12 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from keelstore.common.concurrency import Waits, native_module, sleep, wait_for
+from keelstore.common.concurrency import Waits, is_ready, native_module, sleep, wait_for
 from keelstore.common.errors import PeerSilent, WaitTimeout
 from keelstore.common.send_ahead import SendAhead, hold_little, pace_nothing
 
 _AGAIN = (errno.EAGAIN, errno.EWOULDBLOCK)
-_select, _ssl, _plain = native_module("select"), native_module("ssl"), native_module("socket")
+_ssl, _plain = native_module("ssl"), native_module("socket")
 _RESET = struct.pack("ii", 1, 0)  # linger: on, 0 s
 _GREEDY = 1 << 20  # bytes that one green thread may move without a wait before it lets others run
 _REQUEST = _GREEDY // 4  # what a request counts for in that, whatever it moves
@@ -98,9 +98,7 @@ class Stream:
 
     def end_request(self) -> None:
         """One has been answered. A peer that always has the next one there lets others run now and then."""
-        self._moved += _REQUEST
-        if self._moved > _GREEDY:
-            self._step_aside()
+        self.count_moved(_REQUEST)
 
     def _step_aside(self) -> None:
         self._moved = 0
@@ -220,9 +218,7 @@ class Stream:
 
     def is_readable(self) -> bool:
         """Whether a read would not wait: for a kept-alive connection at rest, that its peer closed or misbehaved."""
-        poll = _select.poll()
-        poll.register(self.fd, _select.POLLIN)
-        return bool(poll.poll(0))
+        return is_ready(self.fd)
 
     def shutdown_write(self) -> None:
         """Tell the peer that nothing more comes."""

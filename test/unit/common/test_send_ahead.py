@@ -150,7 +150,7 @@ class Told(SendAhead):
         self._mark = mark
         self.marks.append(mark)
 
-    def _is_writable(self) -> bool:
+    def _holds_little(self) -> bool:
         return self.unsent < self._mark // 2
 
     def _unsent(self) -> int:
