@@ -7,7 +7,6 @@ goes on, up to MOST; all readers of a process together no more than ALL.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import socket
 import struct
@@ -33,15 +32,6 @@ _granted = 0
 def hold_little(sock: socket.socket) -> None:
     """Have the kernel hold LEAST for this connection, or for each that is accepted on it."""
     sock.setsockopt(socket.IPPROTO_TCP, _LOWAT, LEAST)
-
-
-def pace_nothing(sock: socket.socket) -> None:
-    """For a listening socket that only this machine reaches: what is accepted on it is not paced, which ``bbr`` has the
-    kernel do with a timer for each 64 KiB. A connection that began with ``bbr`` stays so; where ``reno`` is refused, all do.
-    """
-    with contextlib.suppress(OSError):
-        if sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0") == b"bbr":
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
 
 
 def granted() -> int:

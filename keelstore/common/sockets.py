@@ -16,7 +16,7 @@ from typing import Any
 
 from keelstore.common.concurrency import Waits, is_ready, native_module, sleep, wait_for
 from keelstore.common.errors import PeerSilent, WaitTimeout
-from keelstore.common.send_ahead import SendAhead, hold_little, pace_nothing
+from keelstore.common.send_ahead import SendAhead, hold_little
 
 _AGAIN = (errno.EAGAIN, errno.EWOULDBLOCK)
 _ssl, _plain = native_module("ssl"), native_module("socket")
@@ -292,6 +292,15 @@ def tls_context(cert_file: str, key_file: str | None = None) -> ssl.SSLContext:
     context: ssl.SSLContext = _ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(cert_file, key_file or None)
     return context
+
+
+def pace_nothing(sock: socket.socket) -> None:
+    """For a listening socket that only this machine reaches: what is accepted on it is not paced, which ``bbr`` has the
+    kernel do with a timer for each 64 KiB. A connection that began with ``bbr`` stays so; where ``reno`` is refused, all do.
+    """
+    with contextlib.suppress(OSError):
+        if sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0") == b"bbr":
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
 
 
 def listen(address: tuple[str, int], backlog: int = 4096, reuse_port: bool = False) -> socket.socket:

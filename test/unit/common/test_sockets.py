@@ -270,3 +270,38 @@ def test_time_limit_over_a_stream_is_not_taken_for_the_streams_own():
     left, _right = pair()
     with pytest.raises(WaitTimeout, match="no result within"), time_limit(0.01):
         left.receive()
+
+
+# -- pacing
+
+
+def control(sock: socket.socket) -> bytes:
+    return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")
+
+
+def test_what_only_this_machine_reaches_is_not_paced_and_all_else_is_as_the_system_says() -> None:
+    with socket.socket() as plain:
+        system = control(plain)
+    for address in ("127.0.0.1", "127.0.0.3", "localhost", "0.0.0.0", ""):
+        with sockets.listen((address, 0)) as server:
+            server.setblocking(True)
+            with socket.create_connection(server.getsockname()) as client, server.accept()[0] as ours:
+                is_near = server.getsockname()[0].startswith("127.")
+                assert control(ours) == (b"reno" if is_near and system == b"bbr" else system)
+                assert control(client) == system
+
+
+@pytest.mark.parametrize(("system", "chosen"), [(b"bbr", [b"reno"]), (b"bbr2", []), (b"cubic", [])])
+def test_only_one_that_paces_is_replaced(system: bytes, chosen: list[bytes]) -> None:
+    found: list[bytes] = []
+
+    class Socket:
+        def getsockopt(self, *_option: int) -> bytes:
+            return system.ljust(16, b"\0")
+
+        def setsockopt(self, _level: int, _option: int, value: bytes) -> None:
+            found.append(value)
+            raise PermissionError  # what it may not choose it goes without
+
+    sockets.pace_nothing(Socket())  # type: ignore[arg-type]
+    assert found == chosen
