@@ -1,4 +1,4 @@
-"""How far a store is from the least that an operation can cost: a small durable PUT beside a bare program that writes, syncs and renames
+"""How far a store is from the least that an operation can cost: a small durable PUT beside bare programs that write, sync and name
 three files, and GET of 64 MiB beside a ten-line server that calls ``sendfile`` (and nginx, where it is installed).
 
     python -m test.bench.limits [--shared DIR] [--data DIR] [--rounds N]
