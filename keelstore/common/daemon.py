@@ -156,13 +156,17 @@ def holder_of(path: str) -> int | None:
 
 
 def start_time(pid: int) -> int | None:
-    """When a process started, in the kernel's ticks since boot: with the pid it names one process. None: it is gone."""
+    """When a process started, in the kernel's ticks since boot: with the pid it names one process. None: it is gone.
+
+    One whose first thread has ended is not gone while others have not: it holds its files and locks until the last has.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+    state, threads, started = fields[0], int(fields[17]), int(fields[19])
+    return None if state == b"X" or state == b"Z" and threads <= 1 else started
 
 
 def signal_process(pid: int, started: int | None, sig: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import socket
 import subprocess
@@ -52,6 +53,22 @@ def test_start_time_tells_processes_apart() -> None:
     process.wait()
     assert daemon.start_time(process.pid) is None
     assert not daemon.signal_process(process.pid, started, signal.SIGKILL)
+
+
+def test_a_process_is_not_gone_while_threads_other_than_its_first_hold_its_lock(tmp_path: Path) -> None:
+    code = ("import ctypes, sys, threading; from keelstore.common import daemon; lock = daemon.ProcessLock.take(sys.argv[1]);"
+            "threading.Thread(target=lambda: (sys.stdin.read(), daemon.os._exit(0))).start(); print('ready', flush=True);"
+            "ctypes.CDLL(None).syscall(int(sys.argv[2]), 0)")
+    path, end_of_a_thread = tmp_path / "x.pid", {"x86_64": 60}.get(platform.machine(), 93)
+    process = subprocess.Popen([sys.executable, "-c", code, path, str(end_of_a_thread)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None and process.stdout is not None and process.stdout.readline() == b"ready\n"
+    until(lambda: "\nState:\tZ" in Path(f"/proc/{process.pid}/status").read_text(), "its first thread has ended")
+    started = daemon.start_time(process.pid)
+    assert started is not None and daemon.holder_of(str(path)) == process.pid
+    assert daemon.wait_gone({process.pid: started}, 0) == [process.pid]
+    process.stdin.close()
+    assert daemon.wait_gone({process.pid: started}, 10) == [] and daemon.holder_of(str(path)) is None
+    process.wait()
 
 
 def test_a_child_dies_with_its_parent() -> None:
