@@ -166,7 +166,7 @@ def start_time(pid: int) -> int | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     state, threads, started = fields[0], int(fields[17]), int(fields[19])
-    return None if state == b"X" or state == b"Z" and threads <= 1 else started
+    return None if state == b"X" or (state == b"Z" and threads <= 1) else started
 
 
 def signal_process(pid: int, started: int | None, sig: int) -> bool:
