@@ -119,6 +119,10 @@ class Delete:
         found.place = self.place.on(device, self.server.device_path(device))
         return found
 
+    def prepare(self) -> None:
+        """As :meth:`look`."""
+        self.look()
+
     def steps(self) -> Steps | None:
         """What is to be written, if anything."""
         if self._existing >= self.timestamp:

@@ -32,7 +32,7 @@ from keelstore.common.two_phase import Archive, Commit
 from keelstore.obj.fileset import FileSet
 from keelstore.obj.mime_put import MimeDocuments
 from keelstore.obj.request import check_delete_at, footer_metadata, next_part_power, put_metadata, update_overrides
-from keelstore.obj.writer import SMALL
+from keelstore.obj.writer import SMALL, make_directory
 
 if TYPE_CHECKING:
     from keelstore.obj.server import ObjectServer
@@ -45,8 +45,8 @@ EMPTY_MD5 = md5(usedforsecurity=False).hexdigest()
 class Put:
     """One PUT request; ``run`` gives its answer."""
 
-    __slots__ = ("body", "environ", "fragment", "is_durable", "names", "old_delete_at", "part_power", "place", "policy",
-                 "request", "server", "stored", "timestamp", "turn")  # fmt: skip
+    __slots__ = ("body", "environ", "fragment", "is_durable", "made", "names", "old_delete_at", "part_power", "place",
+                 "policy", "request", "server", "stored", "timestamp", "turn")  # fmt: skip
 
     def __init__(self, server: ObjectServer, request: Request):
         self.server, self.request, self.environ = server, request, request.environ
@@ -104,9 +104,17 @@ class Put:
         found.body, found.stored = self.body, self.stored
         return found
 
+    def prepare(self) -> None:
+        """Make the hash directory, and :meth:`look` into it, unless it is new. Raises as that does; DeviceUnavailable,
+        DeviceFull, OSError.
+        """
+        is_new, self.made = make_directory(self.place)
+        if not is_new:
+            self.look()
+
     def steps(self) -> Steps:
-        """What is to be written."""
-        return self.server.store.writing(self.place, self.timestamp, self.body, self.stored)
+        """What is to be written, once it is prepared."""
+        return self.server.store.writing(self.place, self.timestamp, self.body, self.stored, self.made)
 
     def answer(self) -> Response:
         headers = Headers()

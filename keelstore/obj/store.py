@@ -301,10 +301,11 @@ class ObjectStore:
         on_disk(place.device, fs.carry_out, writer.writing_small(publication, self.reserve, body, metadata))
         return publication.noted
 
-    def writing(self, place: Place, timestamp: Timestamp, body: bytes, metadata: Mapping[str, str]) -> fs.Steps:
-        """:meth:`write` of a whole copy, in steps."""
+    def writing(self, place: Place, timestamp: Timestamp, body: bytes, metadata: Mapping[str, str],
+                made: tuple[str, ...]) -> fs.Steps:
+        """:meth:`write` of a whole copy, in steps, into a directory that ``writer.make_directory`` has made."""
         publication = self._data_publication(place, timestamp, None, None, True)
-        return writer.writing_small(publication, self.reserve, body, metadata)
+        return writer.writing_small(publication, self.reserve, body, metadata, made)
 
     def upload(self, place: Place, size: int | None, *, digests: bool = True, turn: Turn = NO_TURN) -> Upload:
         """Begin to store an object whose body comes in pieces. Raises DeviceFull, OSError."""

@@ -148,7 +148,7 @@ def _copy(work: Put | Delete, common: _Common) -> _Copy | None:
     try:
         if turn.begin_at_once():
             place.quarantines = False  # that would be waited for; in full it is done
-            work.look()
+            work.prepare()
             if work.old_delete_at is None:
                 return _Copy(work, turn, common)
     except Exception:  # as above

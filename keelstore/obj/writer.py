@@ -192,9 +192,23 @@ def _newest_tombstone(files: list[StoredFile]) -> Timestamp | None:
     return max((file.timestamp for file in files if file.kind == TOMBSTONE), default=None)
 
 
-def _start(place: Place, reserve: Reserve, size: int | None, allocates: bool) -> tuple[fs.NewFile, tuple[str, ...]]:
-    """Steps 1 and the first half of 2."""
-    made = fs.make_directories(place.directory, place.device_path)
+def make_directory(place: Place) -> tuple[bool, tuple[str, ...]]:
+    """The hash directory, with those it is in: whether it is new, and the directories that got an entry, to be synced. Raises
+    DeviceUnavailable, DeviceFull, OSError.
+
+    Its suffix first: in most partitions most suffixes hold nothing yet.
+    """
+    directory = place.directory
+    above = fs.make_directories(directory.rpartition("/")[0], place.device_path)
+    made = fs.make_directories(directory, place.device_path)
+    return bool(made), made + above
+
+
+def _start(place: Place, reserve: Reserve, size: int | None, allocates: bool,
+           made: tuple[str, ...] | None = None) -> tuple[fs.NewFile, tuple[str, ...]]:
+    """Steps 1, unless it has been done, and the first half of 2."""
+    if made is None:
+        _, made = make_directory(place)
     new = fs.create_file(place.directory, place.tmp_path, place.device_path)
     try:
         reserve.check(place.device_path, size or 0)
@@ -207,9 +221,10 @@ def _start(place: Place, reserve: Reserve, size: int | None, allocates: bool) ->
     return new, made
 
 
-def writing_small(publication: Publication, reserve: Reserve, body: bytes, metadata: Mapping[str, str]) -> fs.Steps:
-    """A data file whose body is at hand."""
-    new, made = _start(publication.place, reserve, len(body), False)
+def writing_small(publication: Publication, reserve: Reserve, body: bytes, metadata: Mapping[str, str],
+                  made: tuple[str, ...] | None = None) -> fs.Steps:
+    """A data file whose body is at hand. ``made``: what :func:`make_directory` gave just now."""
+    new, made = _start(publication.place, reserve, len(body), False, made)
     try:
         if body:
             fs.write_all(new.fd, body)
@@ -239,7 +254,7 @@ def writing_tombstone(publication: Publication, metadata: Mapping[str, str], is_
         with contextlib.suppress(FileNotFoundError):
             new = fs.create_file(place.directory, place.tmp_path, place.device_path)
     if new is None:
-        made = fs.make_directories(place.directory, place.device_path)
+        _, made = make_directory(place)
         new = fs.create_file(place.directory, place.tmp_path, place.device_path)
     try:
         yield from publication.publishing(new, made, metadata)

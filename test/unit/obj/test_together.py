@@ -323,6 +323,7 @@ def test_a_newer_object_on_one_device_is_its_alone(box):
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "broken"), ValueError("strange"), RuntimeError("no more threads")])
 def test_a_device_that_cannot_be_looked_at_hinders_no_other(box, monkeypatch, error):
+    box.in_full("PUT", at=-1)
     look = box.store.look
 
     def broken(place, **options):
@@ -333,6 +334,21 @@ def test_a_device_that_cannot_be_looked_at_hinders_no_other(box, monkeypatch, er
     monkeypatch.setattr(box.store, "look", broken)
     assert kinds(box.together("PUT")) == [201, None, 201]
     assert [answer.status for answer in box.in_full("PUT", devices=("sdb1",))] == [500] and box.is_at_rest()
+
+
+@pytest.mark.parametrize("error,status", [(errno.EIO, 500), (errno.ENOSPC, 507)])
+def test_a_device_on_which_no_directory_can_be_made_hinders_no_other(box, monkeypatch, error, status):
+    mkdir = os.mkdir
+
+    def broken(path, *rest):
+        if path.startswith(f"{box.devices}/sdb1/"):
+            raise OSError(error, os.strerror(error))
+        return mkdir(path, *rest)
+
+    monkeypatch.setattr(os, "mkdir", broken)
+    assert kinds(box.together("PUT")) == [201, None, 201]
+    assert [answer.status for answer in box.in_full("PUT", devices=("sdb1",))] == [status] and box.is_at_rest()
+    assert [box.read(device) for device in DEVICES] == [b"hello", None, b"hello"]
 
 
 def test_moving_away_what_is_damaged_holds_up_no_other(box):
@@ -589,7 +605,8 @@ def test_a_failure_at_any_step_is_that_devices_alone(tmp_path, monkeypatch, meth
         faults.install(monkeypatch)
         outcomes = box.together(method)
         FaultyOs(syncs=False).install(monkeypatch)
-        statuses = [outcome.status for outcome in outcomes]
+        # None: its directory could not be made, and it is asked in full
+        statuses = [500 if outcome is None else outcome.status for outcome in outcomes]
         assert sum(status >= 500 for status in statuses) <= 1, (step, statuses)
         failed.update(status for status in statuses if status >= 500)
         for device, status in zip(DEVICES, statuses, strict=True):
