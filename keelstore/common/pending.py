@@ -15,7 +15,7 @@ from typing import Any
 from keelstore.common import fs, plainpickle
 from keelstore.common.locks import lock_directory
 
-CAP = 131072  # bytes; beyond it an update goes into the database with all that waits
+CAP = 262144  # bytes; beyond it an update goes into the database with all that waits
 
 
 @lru_cache(maxsize=64)  # the same row goes to the databases of several devices

@@ -32,7 +32,7 @@ from keelstore.common.limits import Limits
 from keelstore.common.listing import ListingQuery, Row, Span, Subdir, page
 from keelstore.common.ranges import UPDATING_STATES, ShardRange
 from keelstore.common.timestamp import Timestamp
-from keelstore.container import rows, schema, shard_rows
+from keelstore.container import row_batch, rows, schema, shard_rows
 from keelstore.container.policy_rule import PolicyClaim, remote_wins
 from keelstore.container.rows import ObjectRow
 
@@ -321,6 +321,7 @@ class ContainerBroker(Broker):
             have = new.get(key)
             new[key] = row if have is None else rows.merge(have, row)
         known: dict[tuple[str, int], list[tuple[int, ObjectRow]]] = {}
+        values: dict[int, tuple[Any, ...]] = {}  # of the rows that are there, by ROWID
         names = list({name for name, _ in new})
         for start in range(0, len(names), NAMES_AT_ONCE):
             some = names[start : start + NAMES_AT_ONCE]
@@ -331,7 +332,8 @@ class ContainerBroker(Broker):
                 if (name, policy) in new:
                     row = ObjectRow.from_record((name, created_at, size, content_type, etag, deleted, policy, None, None))
                     known.setdefault(row.key, []).append((rowid, row))
-        removed: list[tuple[int]] = []
+                    values[rowid] = (name, created_at, size, content_type, etag, deleted, policy)
+        removed: list[tuple[int, tuple[Any, ...]]] = []
         added: list[tuple[Any, ...]] = []
         for key, row in new.items():
             present = known.get(key)
@@ -342,15 +344,11 @@ class ContainerBroker(Broker):
                 merged = rows.merge(merged, row)
                 if merged is present[0][1] and len(present) == 1:
                     continue
-                removed.extend((rowid,) for rowid, _ in present)
+                removed.extend((rowid, values[rowid]) for rowid, _ in present)
                 row = merged
             added.append((row.name, row.created_at, row.size, row.full_content_type, row.etag, row.deleted,
                           row.policy_index))  # fmt: skip
-        connection.executemany("DELETE FROM object WHERE ROWID = ?", removed)
-        connection.executemany(
-            "INSERT INTO object (name, created_at, size, content_type, etag, deleted, storage_policy_index)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?)", added,
-        )  # fmt: skip
+        row_batch.replace(connection, removed, added)
         if source is not None and last_row >= 0:
             self.merge_sync_points(connection, [(source, last_row)])
 

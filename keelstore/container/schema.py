@@ -53,6 +53,8 @@ OBJECT_TRIGGERS = """
     END;
 """
 
+_TRIGGERS = {"object_insert_policy_stat", "object_delete_policy_stat", "object_update"}
+
 INFO_COLUMNS = (
     "account", "container", "created_at", "put_timestamp", "delete_timestamp", "reported_put_timestamp",
     "reported_delete_timestamp", "reported_object_count", "reported_bytes_used", "hash", "id", "status",
@@ -139,6 +141,15 @@ def is_current(connection: sqlite3.Connection) -> bool:
         and "storage_policy_index" in columns(connection, "object")
         and columns(connection, "shard_range").issuperset({"reported", "tombstones"})
     )
+
+
+def row_triggers(connection: sqlite3.Connection) -> list[tuple[str, str]]:
+    """Name and SQL of the triggers that keep counts and hash; none unless ``object`` has just those of this schema."""
+    found = connection.execute(
+        "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'object'").fetchall()  # fmt: skip
+    if {name for name, _ in found} != _TRIGGERS:
+        return []
+    return [(name, sql) for name, sql in found if name != "object_update"]
 
 
 def migrate(connection: sqlite3.Connection) -> None:
