@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class Delete:
     """One DELETE request; ``run`` gives its answer."""
 
-    __slots__ = ("_content_type", "_existing", "_is_found", "_started", "_status", "_wanted", "names", "old_delete_at",
-                 "part_power", "place", "request", "server", "timestamp")  # fmt: skip
+    __slots__ = ("_content_type", "_existing", "_is_found", "_sole", "_started", "_status", "_wanted", "names",
+                 "old_delete_at", "part_power", "place", "request", "server", "timestamp")  # fmt: skip
 
     def __init__(self, server: ObjectServer, request: Request):
         self.server, self.request = server, request
@@ -48,7 +48,8 @@ class Delete:
         if self._existing < self.timestamp:
             with disk_turns.ask(self.place.device, self.place.device_path, server.most_waiting) as turn:
                 turn.begin()
-                server.store.delete(self.place, self.timestamp, next_part_power=self.part_power, is_there=self._is_found)
+                server.store.delete(self.place, self.timestamp, next_part_power=self.part_power, is_there=self._is_found,
+                                    sole=self._sole)
             server.updater.update_listing("DELETE", request, self.place, self.names, self.row())
         return self.answer()
 
@@ -68,6 +69,7 @@ class Delete:
         server, timestamp = self.server, self.timestamp
         existing, seen, delete_at, content_type = ZERO, ZERO, None, ""
         is_found = is_live = False
+        sole = None
         try:
             stored = server.store.open(self.place, open_expired=True)
         except ObjectNotFound as error:
@@ -75,7 +77,7 @@ class Delete:
                 existing, is_found = error.timestamp, True
         else:
             stored.close()
-            is_found = True
+            is_found, sole = True, stored.sole
             existing, delete_at = stored.data_timestamp, stored.delete_at
             seen = stored.timestamp
             content_type = stored.metadata.get("Content-Type", "")
@@ -94,6 +96,7 @@ class Delete:
         if is_live:
             self._status = 409 if existing >= timestamp else 204
         self._existing, self._is_found, self.old_delete_at, self._content_type = existing, is_found, delete_at, content_type
+        self._sole = sole
 
     def row(self) -> Headers:
         """What the container is told."""
@@ -127,7 +130,7 @@ class Delete:
         """What is to be written, if anything."""
         if self._existing >= self.timestamp:
             return None
-        return self.server.store.deleting(self.place, self.timestamp, is_there=self._is_found)
+        return self.server.store.deleting(self.place, self.timestamp, is_there=self._is_found, sole=self._sole)
 
 
 def _if_delete_at(request: Request) -> int | None:

@@ -21,6 +21,7 @@ rsync brings them first.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from keelstore.common.policy import ErasureCodingPolicy, Policy, datadir
@@ -51,6 +52,7 @@ class StoredFile(NamedTuple):
     is_durable: bool = True
 
 
+@lru_cache(maxsize=64)  # the copies of an object have it, and who changes one looks more than once
 def parse_name(name: str, fragments: int = 0) -> StoredFile | None:
     """The file that ``name`` names, or None when it is not one of ours.
 

@@ -52,6 +52,12 @@ def _encoded(items: tuple[tuple[str, str], ...]) -> bytes:
 
 def decode(record: bytes) -> dict[str, str]:
     """The metadata of a record, of Python 3 or 2. Raises BadRecord."""
+    return dict(_decoded(record))
+
+
+@lru_cache(maxsize=16)
+def _decoded(record: bytes) -> dict[str, str]:
+    """Remembered for a moment, as by :func:`_encoded`."""
     try:
         value = plainpickle.loads(record, encoding="bytes")
     except ValueError as error:

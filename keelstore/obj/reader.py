@@ -44,6 +44,12 @@ class StoredObject:
         return self.found.data.timestamp
 
     @property
+    def sole(self) -> tuple[str, int] | None:
+        """Name and size of the data file, where no other is in the hash directory."""
+        data = self.found.sole_data
+        return None if data is None else (data.name, self.size)
+
+    @property
     def timestamp(self) -> Timestamp:
         """Of the newest change: the metadata file's, if there is one."""
         return self.found.meta.timestamp if self.found.meta else self.data_timestamp

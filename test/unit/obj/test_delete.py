@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from keelstore.common import fs
 from keelstore.common.timestamp import Timestamp
 from test.support.objects import NOW, ServerBox, stamp
 
@@ -40,3 +41,53 @@ def test_a_newer_object_that_this_server_missed_survives(box):
     put(box, 20)  # as a replicator brings it
     assert box.call("GET").status == 200
     assert names(box) == [f"{stamp(20).internal}.data"]
+
+
+def listed(monkeypatch):
+    """Of which hash directories the names were read."""
+    found, listdir = [], os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: (found.append(path), listdir(path))[1])
+    return found
+
+
+def test_the_only_file_goes_without_another_look(box, monkeypatch):
+    put(box, 10)
+    looks = listed(monkeypatch)
+    assert box.call("DELETE", at=20).status == 204
+    assert len(looks) == 1 and names(box) == [f"{stamp(20).internal}.ts"]
+
+
+def test_what_is_not_alone_is_looked_for(box, monkeypatch):
+    put(box, 10)
+    assert box.call("POST", headers={"X-Object-Meta-A": "1"}, at=15).status == 202
+    looks = listed(monkeypatch)
+    assert box.call("DELETE", at=20).status == 204
+    assert len(looks) == 2 and names(box) == [f"{stamp(20).internal}.ts"]
+
+
+@pytest.mark.parametrize("at", [15, 30])
+def test_what_came_since_the_look_is_left_to_the_next(box, monkeypatch, at):
+    put(box, 10)
+    create = fs.create_file
+
+    def slipping_in(*args):
+        monkeypatch.setattr(fs, "create_file", create)
+        put(box, at)
+        return create(*args)
+
+    monkeypatch.setattr(fs, "create_file", slipping_in)
+    assert box.call("DELETE", at=20).status == 204
+    tombstone = f"{stamp(20).internal}.ts"
+    assert names(box) == sorted([tombstone, f"{stamp(at).internal}.data"])
+    assert box.call("GET").status == (404 if at < 20 else 200)
+    assert box.call("REPLICATE", "/sda1/7").status == 200  # who asks for hashes cleans up
+    assert names(box) == [tombstone if at < 20 else f"{stamp(at).internal}.data"]
+
+
+@pytest.mark.parametrize("size, beside", [(1 << 20, 0), ((1 << 20) + 1, 1)])
+def test_blocks_of_a_large_file_are_freed_beside(box, monkeypatch, size, beside):
+    discarded, discard = [], fs.discard_file
+    monkeypatch.setattr(fs, "discard_file", lambda path: (discarded.append(path), discard(path))[1])
+    assert box.call("PUT", headers={"Content-Type": "text/plain", "Content-Length": str(size)}, body=b"x" * size, at=10).status == 201
+    assert box.call("DELETE", at=20).status == 204
+    assert len(discarded) == beside and names(box) == [f"{stamp(20).internal}.ts"]
