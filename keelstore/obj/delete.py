@@ -69,7 +69,7 @@ class Delete:
         server, timestamp = self.server, self.timestamp
         existing, seen, delete_at, content_type = ZERO, ZERO, None, ""
         is_found = is_live = False
-        sole = None
+        sole = ""
         try:
             stored = server.store.open(self.place, open_expired=True)
         except ObjectNotFound as error:

@@ -43,13 +43,6 @@ class FileSet(NamedTuple):
         newest = self.data or self.tombstone
         return newest.timestamp if newest else None
 
-    @property
-    def sole_data(self) -> StoredFile | None:
-        """The data file of a whole object, where no other file is in the directory."""
-        if self.meta or self.attrs or self.obsolete or self.reclaimable or self.fragments:
-            return None
-        return self.data
-
 
 def resolve(
     files: Iterable[StoredFile],

@@ -44,10 +44,12 @@ class StoredObject:
         return self.found.data.timestamp
 
     @property
-    def sole(self) -> tuple[str, int] | None:
-        """Name and size of the data file, where no other is in the hash directory."""
-        data = self.found.sole_data
-        return None if data is None else (data.name, self.size)
+    def sole(self) -> str:
+        """The name of the data file, where no other file is in the hash directory; else ''."""
+        found = self.found
+        if found.data is None or found.meta or found.attrs or found.obsolete or found.reclaimable or found.fragments:
+            return ""
+        return found.data.name
 
     @property
     def timestamp(self) -> Timestamp:

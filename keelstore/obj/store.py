@@ -337,7 +337,7 @@ class ObjectStore:
         on_disk(place.device, writer.write_meta, publication, self.reserve, metadata)
 
     def delete(self, place: Place, timestamp: Timestamp, *, next_part_power: int | None = None,
-               is_there: bool = False, sole: tuple[str, int] | None = None) -> None:
+               is_there: bool = False, sole: str = "") -> None:
         """Store a tombstone, durably; works within the reserve. ``is_there``: files of the object were seen just now;
         ``sole``: :attr:`StoredObject.sole` of them. Raises DeviceFull, XattrNotSupported, LockTimeout, OSError.
         """
@@ -345,7 +345,7 @@ class ObjectStore:
                                                           is_there=is_there, sole=sole))
 
     def deleting(self, place: Place, timestamp: Timestamp, *, next_part_power: int | None = None,
-                 is_there: bool = False, sole: tuple[str, int] | None = None) -> fs.Steps:
+                 is_there: bool = False, sole: str = "") -> fs.Steps:
         """:meth:`delete`, in steps."""
         publication = Publication(place, self.rules(place.fragments), self.clock(), TOMBSTONE,
                                   layout.tombstone_name(timestamp), next_part_power=next_part_power)

@@ -42,15 +42,14 @@ MAX_ATTEMPTS = 3  # to name a file whose directory a cleaner removes meanwhile
 ALLOCATE_FROM = 65536  # bytes; below, the room check and the write itself do
 ALLOCATE_AHEAD = 16 << 20  # bytes held beyond what has come: who announces much and sends nothing fills no disk
 SMALL = 65536  # bytes of a body that is written whole
-FREED_AT_ONCE = 1 << 20  # bytes of a file that is removed: to free its blocks beside would take longer
 WRITE_SIZE = 524288  # bytes that a streamed body collects for one visit to a disk thread
 
 
 class Publication:
     """How and where a file is made public. ``attrs`` is the name that an attributes file would get.
 
-    ``looks``: clean up also when the hash directory is new to us; others may have written in it since. ``replaces``: name and
-    size of the only file that was in it just now, which the new one makes obsolete: that goes, and nothing is looked for.
+    ``looks``: clean up also when the hash directory is new to us; others may have written in it since. ``replaces``: the
+    only file that was in it just now, of data, which the new one makes obsolete: that goes, and nothing is looked for.
     """
 
     __slots__ = ("attrs", "clean_up", "kind", "looks", "name", "next_part_power", "noted", "now", "place", "replaces",
@@ -60,7 +59,7 @@ class Publication:
                  next_part_power: int | None = None, clean_up: bool = True):
         self.place, self.rules, self.now, self.kind, self.name, self.attrs = place, rules, now, kind, name, attrs
         self.next_part_power, self.clean_up, self.looks = next_part_power, clean_up, False
-        self.replaces: tuple[str, int] | None = None
+        self.replaces = ""
         self.noted = 0  # size of the partition's journal with the note, when the hash directory was new
 
     def publish(self, new: fs.NewFile, made: tuple[str, ...], metadata: Mapping[str, str]) -> None:
@@ -103,8 +102,8 @@ class Publication:
                 extra.discard()
         if self.next_part_power is not None:
             self._follow_part_power(rest is not None)
-        if self.replaces is not None:
-            _remove(f"{directory}/{self.replaces[0]}", self.replaces[1])
+        if self.replaces:
+            _discard(f"{directory}/{self.replaces}")
         elif self.clean_up and (self.looks or not is_new):
             _clean(directory, self.rules, self.now)
 
@@ -142,10 +141,9 @@ class Publication:
             _clean(other.directory, self.rules, self.now)
 
 
-def _remove(path: str, size: int) -> None:
-    remove = fs.remove_file if size <= FREED_AT_ONCE else fs.discard_file
+def _discard(path: str) -> None:
     try:
-        remove(path)
+        fs.discard_file(path)
     except OSError as error:  # as below
         log.error("cannot remove %s: %s", path, error)
 

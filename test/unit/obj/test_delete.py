@@ -82,12 +82,3 @@ def test_what_came_since_the_look_is_left_to_the_next(box, monkeypatch, at):
     assert box.call("GET").status == (404 if at < 20 else 200)
     assert box.call("REPLICATE", "/sda1/7").status == 200  # who asks for hashes cleans up
     assert names(box) == [tombstone if at < 20 else f"{stamp(at).internal}.data"]
-
-
-@pytest.mark.parametrize("size, beside", [(1 << 20, 0), ((1 << 20) + 1, 1)])
-def test_blocks_of_a_large_file_are_freed_beside(box, monkeypatch, size, beside):
-    discarded, discard = [], fs.discard_file
-    monkeypatch.setattr(fs, "discard_file", lambda path: (discarded.append(path), discard(path))[1])
-    assert box.call("PUT", headers={"Content-Type": "text/plain", "Content-Length": str(size)}, body=b"x" * size, at=10).status == 201
-    assert box.call("DELETE", at=20).status == 204
-    assert len(discarded) == beside and names(box) == [f"{stamp(20).internal}.ts"]
