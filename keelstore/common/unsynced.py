@@ -11,7 +11,7 @@ import itertools
 from typing import Final
 
 MAX_NOTED: Final = 100_000
-_LEVELS: Final = 6  # of directories below a device, and more
+_LEVELS: Final = 4  # of directories below a device, as many as there are: a device itself is never made
 _noted: dict[str, int] = {}  # by path: a number for each time that it was made
 _numbers = itertools.count(1)
 
