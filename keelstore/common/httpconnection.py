@@ -113,7 +113,7 @@ class Connection:
             server, stream = self.server, self.stream
             if server.is_stopping and self._served:
                 stream.shutdown_read()  # as of those that were at rest: what has arrived is answered, and nothing waited for
-            server.idle[stream] = None
+            server.idle[stream] = self._served > 0
             try:
                 data = stream.receive(RECEIVE, server.keepalive_s if self._served else None)
             except (WaitTimeout, OSError):

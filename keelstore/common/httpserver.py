@@ -72,6 +72,7 @@ MAX_CLIENTS = 1024  # where the limit of open files is no concern
 RETRY_AFTER_S = 1  # what is refused may be tried again so soon
 REFUSALS = 256  # connections that are refused and heard out at once; more are refused and closed
 BATCH = 64  # connections that are accepted before those that are there get a turn
+_LAST_WORDS_S = 0.5  # that a connection without a request has to make one, when the server stops
 _HEAR_OUT_S = 1.0  # that a refused client may take to close
 _LOOK_S = 0.02  # between two looks for a connection that has become idle
 
@@ -92,7 +93,7 @@ class Server:
         self.is_stopping = False
         timeout = self.options.keepalive_timeout_s
         self.keepalive_s = self.options.client_timeout_s if timeout is None else timeout
-        self.idle: dict[Stream, None] = {}  # connections that wait for a request, longest first
+        self.idle: dict[Stream, bool] = {}  # connections that wait for a request, longest first; whether not their first
         self.half_heard: dict[Stream, None] = {}  # those in the middle of a request's head, longest first
         self.max_clients = self.options.max_clients or MAX_CLIENTS
         self._pool = concurrency.Pool(self.max_clients)
@@ -114,11 +115,20 @@ class Server:
         self._stopped.wait()
 
     def stop_accepting(self) -> None:
-        """No further connections; those at rest are closed at once, those at work after their answer."""
+        """No further connections; those at rest are closed at once, those at work after their answer. Whoever has just come,
+        or is in the middle of a request's head, has a moment to say what he wants.
+        """
         self.is_stopping = True
         if self._acceptor is not None:
             self._acceptor.kill()
         self._stopped.set()
+        for stream, has_been_served in list(self.idle.items()):
+            if has_been_served:
+                stream.shutdown_read()
+        concurrency.spawn(self._end_silent)
+
+    def _end_silent(self) -> None:
+        concurrency.sleep(_LAST_WORDS_S)
         for stream in [*self.idle, *self.half_heard]:
             stream.shutdown_read()
 
@@ -148,13 +158,13 @@ class Server:
         pool, number = self._pool, 0
         try:
             for sock, peer in sockets.accept(self.sock):
-                number += 1
-                if not number % BATCH:
-                    concurrency.sleep(0)  # a turn of the hub may be long: then so many come in with each
-                if pool.free() <= 0 and not self._make_room():
+                if pool.free() <= 0 and not self._makes_room(sock, peer):
                     self._refuse(sock, peer)
                     continue
                 pool.start(self._serve, sock, peer)
+                number += 1
+                if not number % BATCH:
+                    concurrency.sleep(0)  # a turn of the hub may be long: then so many come in with each
                 if pool.free() <= 0:
                     self._leave_to_others()
                 elif self._is_full:
@@ -171,6 +181,14 @@ class Server:
         if self._others_have_room is not None:
             while self._pool.free() <= 0 and self._others_have_room(self.max_clients):
                 self._wait_for_place(_LOOK_S)
+
+    def _makes_room(self, sock: Any, peer: Any) -> bool:
+        """:meth:`_make_room` for this connection, which is refused when we are stopped meanwhile."""
+        try:
+            return self._make_room()
+        except BaseException:
+            self._refuse(sock, peer)
+            raise
 
     def _make_room(self) -> bool:
         """All places are taken: whether one has become free for a new connection."""

@@ -709,6 +709,38 @@ def test_drain_closes_idle_connections_and_finishes_requests():
         idle.close(), busy.close()
 
 
+def test_who_has_just_come_is_heard_when_the_server_stops():
+    """Found by a reload under load: a connection that had been accepted, and whose request was on its way, was reset."""
+    with serve(Echo()) as served:
+        fresh, halfway, silent = (dial(served.address, 30) for _ in range(3))
+        halfway.send(b"GET /o HTTP/1.1\r\nX-A: ")
+        until(lambda: len(served.server.idle) == 2 and served.server.half_heard, "they have been accepted")
+        drained = concurrency.spawn(served.server.drain, 30)
+        concurrency.sleep(0.05)
+        fresh.send(b"GET /o HTTP/1.1\r\n\r\n")
+        halfway.send(b"b\r\n\r\n")
+        for stream in (fresh, halfway):
+            answer = read_all(stream)
+            assert answer.startswith(b"HTTP/1.1 200") and b"Connection: close" in answer
+        assert read_all(silent) == b"" and drained.wait() is True
+        for stream in (fresh, halfway, silent):
+            stream.close()
+
+
+def test_who_waits_for_a_place_when_the_server_stops_is_told():
+    app = Held()
+    with serve(app, ServerOptions(client_timeout_s=30, max_clients=1, overload_wait_s=30)) as served:
+        (first,) = occupy(served, app, 1)
+        second = dial(served.address, 30)
+        second.send(b"GET /o HTTP/1.1\r\n\r\n")
+        until(lambda: served.server._freed is not None, "it has been accepted, and waits")
+        served.server.stop_accepting()
+        assert read_all(second).startswith(b"HTTP/1.1 503")
+        app.go.set()
+        assert read_all(first).endswith(b"done")
+        first.close(), second.close()
+
+
 def test_drain_gives_up_after_its_time():
     with serve(lambda environ, start: concurrency.sleep(5)) as served:
         stream = dial(served.address)
