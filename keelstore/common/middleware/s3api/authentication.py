@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from email.utils import mktime_tz, parsedate_tz
+from functools import lru_cache
 from typing import Any, Final
 
 from keelstore.common.headers import environ_key
@@ -381,7 +382,7 @@ def _parse_time(text: str) -> float:
     """Seconds since the epoch of an ISO basic or RFC 2822 time. Raises S3Error."""
     try:
         if len(text) == 16 and text[8] == "T" and text[15] == "Z":
-            found = float(calendar.timegm(time.strptime(text, "%Y%m%dT%H%M%SZ")))
+            found = _parse_basic_time(text)
         else:
             parsed = parsedate_tz(text)
             found = (
@@ -394,6 +395,11 @@ def _parse_time(text: str) -> float:
     if found < 0:
         raise S3Error("AccessDenied", "AWS authentication requires a valid Date or x-amz-date header")
     return found
+
+
+@lru_cache(maxsize=256)  # what is signed in one second has one time
+def _parse_basic_time(text: str) -> float:
+    return float(calendar.timegm(time.strptime(text, "%Y%m%dT%H%M%SZ")))
 
 
 def _check_skew(signed_at: float, now_s: float, options: S3ApiOptions) -> None:

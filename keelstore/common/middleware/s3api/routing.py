@@ -64,7 +64,8 @@ class Router:
         """Raises S3Error when there is none."""
         target = request.target
         level = SERVICE if target.bucket is None else BUCKET if target.key is None else OBJECT
-        sub = next((name for name in SUB_RESOURCES if name in request.query), "") if request.query else ""
+        query = request.query
+        sub = next((name for name in SUB_RESOURCES if name in query), "") if query else ""
         found = self._routes.get((level, sub, request.method))
         if found is not None:
             return found

@@ -1,4 +1,4 @@
-"""Signatures of S3 requests, versions 4 and 2 (``spec: s3-api 1``). Pure: no clock, no environ, no secret is kept.
+"""Signatures of S3 requests, versions 4 and 2 (``spec: s3-api 1``). Pure: no clock, no environ.
 
 A request as signed is a ``Signed``: method, the path as it came on the wire, the raw query string, and a look-up of headers.
 """
@@ -11,6 +11,7 @@ import hmac
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
@@ -47,10 +48,15 @@ class Scope:
         return f"{self.date}/{self.region}/{self.service}/{TERMINAL}"
 
     def key(self, secret: str) -> bytes:
-        key = f"AWS4{secret}".encode("utf-8", "surrogateescape")
-        for part in (self.date, self.region, self.service, TERMINAL):
-            key = hmac.digest(key, part.encode("latin-1"), "sha256")
-        return key
+        return _key(secret, self)
+
+
+@lru_cache(maxsize=64)  # four of the five HMACs of a request, the same for all that a user signs in a day
+def _key(secret: str, scope: Scope) -> bytes:
+    key = f"AWS4{secret}".encode("utf-8", "surrogateescape")
+    for part in (scope.date, scope.region, scope.service, TERMINAL):
+        key = hmac.digest(key, part.encode("latin-1"), "sha256")
+    return key
 
 
 def query_pairs(query: str) -> Pairs:
