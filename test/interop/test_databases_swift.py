@@ -16,6 +16,7 @@ from keelstore.account.broker import AccountBroker
 from keelstore.common.http import call_app
 from keelstore.common.listing import ListingQuery, Subdir
 from keelstore.common.timestamp import Timestamp
+from keelstore.container import schema
 from keelstore.container.broker import ContainerBroker
 from test.support import db_servers
 
@@ -203,6 +204,41 @@ with container.get() as connection:
         "SELECT name, created_at, size, content_type, etag, deleted FROM object ORDER BY name").fetchall())
     assert [list(row) for row in ours] == theirs
     container.close()
+
+
+def test_many_rows_at_once_leave_a_database_of_swift_as_swift_would(swift, tmp_path):
+    """A batch takes the triggers away for a moment (``container/row_batch``): those that are there afterwards are Swift's."""
+    swift(MAKE + """
+for number in range(100):
+    container.put_object(f"o{number}", Timestamp(1700000001).internal, 5, "text/plain", "e", storage_policy_index=number % 2)
+container._commit_puts()
+""")
+    triggers = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' ORDER BY name"
+    container, account = brokers(tmp_path)
+    before = container.read(lambda c: c.execute(triggers).fetchall())
+    assert len(schema.row_triggers(container._connection)) == 2
+    items = [{"name": f"o{number}", "created_at": "1700000002.00000", "size": number, "content_type": "t", "etag": "e",
+              "deleted": number % 3 == 0, "storage_policy_index": number % 2} for number in range(50, 200)]
+    container.write(lambda c: container.merge_rows(c, items))
+    assert container.read(lambda c: c.execute(triggers).fetchall()) == before
+    counts = "SELECT storage_policy_index, SUM(1 - deleted), SUM(size) FROM object GROUP BY 1 ORDER BY 1"
+    counted = container.read(lambda c: [c.execute(counts).fetchall(), c.execute("SELECT * FROM policy_stat ORDER BY 1").fetchall()])
+    assert counted[0] == counted[1]
+    theirs = swift("items, root = args['items'], root + '/other'" + MAKE + """
+for number in range(100):
+    container.put_object(f"o{number}", Timestamp(1700000001).internal, 5, "text/plain", "e", storage_policy_index=number % 2)
+container.merge_items(items)
+answer = container.get_info()["hash"]
+""", items=items)
+    assert container.info().hash == theirs
+    state = swift(OPEN + """
+container.put_object("later", Timestamp(1700000009).internal, 7, "text/plain", "e")
+container.delete_object("o1", Timestamp(1700000009).internal, storage_policy_index=1)
+""" + STATE)
+    info = container.info()
+    assert (info.hash, info.object_count) == (state["info"]["hash"], state["info"]["object_count"])
+    container.close()
+    account.close()
 
 
 def test_listings_are_alike(swift, tmp_path):
