@@ -42,6 +42,7 @@ RECEIVE = 32768  # bytes asked for when a head is awaited
 SMALL = 65536  # a part up to this size is joined to the head; a body up to this size is read away after the answer
 DRAIN_S = 2.0  # for that reading away
 LINGER_S, LINGER_BYTES = 3.0, 32 << 20  # how long, and how much, a client that still sends is heard out before the close
+LAST_WORDS_S = 0.5  # that a connection without a request has to make one, when the server stops
 
 
 class _Gone(Exception):
@@ -111,11 +112,15 @@ class Connection:
         data = wire.pending[wire.start :] if wire.start else wire.pending
         if not data:
             server, stream = self.server, self.stream
-            if server.is_stopping and self._served:
-                stream.shutdown_read()  # as of those that were at rest: what has arrived is answered, and nothing waited for
+            wait_s = server.keepalive_s if self._served else None
+            if server.is_stopping:
+                if self._served:
+                    stream.shutdown_read()  # as of those that were at rest: what has arrived is answered, nothing waited for
+                else:
+                    wait_s = LAST_WORDS_S
             server.idle[stream] = self._served > 0
             try:
-                data = stream.receive(RECEIVE, server.keepalive_s if self._served else None)
+                data = stream.receive(RECEIVE, wait_s)
             except (WaitTimeout, OSError):
                 return None
             finally:

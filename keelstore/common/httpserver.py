@@ -20,7 +20,7 @@ from keelstore.common.admission import Admission
 from keelstore.common.errors import WaitTimeout
 from keelstore.common.headers import BUSY, REASON
 from keelstore.common.http import REASONS, WSGIApp, status_line
-from keelstore.common.httpconnection import Connection
+from keelstore.common.httpconnection import LAST_WORDS_S, Connection
 from keelstore.common.limits import Limits
 from keelstore.common.metrics import Meter
 from keelstore.common.options import not_negative, option, parse, positive
@@ -72,7 +72,6 @@ MAX_CLIENTS = 1024  # where the limit of open files is no concern
 RETRY_AFTER_S = 1  # what is refused may be tried again so soon
 REFUSALS = 256  # connections that are refused and heard out at once; more are refused and closed
 BATCH = 64  # connections that are accepted before those that are there get a turn
-_LAST_WORDS_S = 0.5  # that a connection without a request has to make one, when the server stops
 _HEAR_OUT_S = 1.0  # that a refused client may take to close
 _LOOK_S = 0.02  # between two looks for a connection that has become idle
 
@@ -128,7 +127,7 @@ class Server:
         concurrency.spawn(self._end_silent)
 
     def _end_silent(self) -> None:
-        concurrency.sleep(_LAST_WORDS_S)
+        concurrency.sleep(LAST_WORDS_S)
         for stream in [*self.idle, *self.half_heard]:
             stream.shutdown_read()
 
@@ -158,13 +157,16 @@ class Server:
         pool, number = self._pool, 0
         try:
             for sock, peer in sockets.accept(self.sock):
-                if pool.free() <= 0 and not self._makes_room(sock, peer):
+                is_refused = pool.free() <= 0 and not self._makes_room(sock, peer)
+                if is_refused:
                     self._refuse(sock, peer)
-                    continue
-                pool.start(self._serve, sock, peer)
+                else:
+                    pool.start(self._serve, sock, peer)
                 number += 1
                 if not number % BATCH:
                     concurrency.sleep(0)  # a turn of the hub may be long: then so many come in with each
+                if is_refused:
+                    continue
                 if pool.free() <= 0:
                     self._leave_to_others()
                 elif self._is_full:

@@ -23,6 +23,8 @@ WORTH_IT: Final = 50  # rows; for fewer the triggers cost less than taking them 
 _COLUMNS: Final = ("name", "created_at", "size", "content_type", "etag", "deleted", "storage_policy_index")
 _ROWS_AT_ONCE: Final = NAMES_AT_ONCE // len(_COLUMNS)
 
+_HUGE: Final = 1 << 48  # bytes; of sizes below it no batch comes to more than SQL's integers hold
+
 Values = tuple[Any, ...]  # of _COLUMNS
 
 
@@ -34,7 +36,7 @@ def replace(connection: sqlite3.Connection, removed: Sequence[tuple[int, Values]
     """Take rows out, given with their ROWIDs, and put others in. Inside the transaction that is open."""
     if len(removed) + len(added) >= WORTH_IT:
         triggers = schema.row_triggers(connection)
-        if triggers and all(_is_plain(row) for row in added) and all(_is_plain(row) for _, row in removed):
+        if triggers and all(map(_is_plain, added)) and all(_is_plain(row) for _, row in removed):
             _replace_at_once(connection, removed, added, triggers)
             return
     connection.executemany("DELETE FROM object WHERE ROWID = ?", [(rowid,) for rowid, _ in removed])
@@ -44,8 +46,8 @@ def replace(connection: sqlite3.Connection, removed: Sequence[tuple[int, Values]
 def _is_plain(row: Values) -> bool:
     """Whether counting it here is what SQL would do: other programs can have written anything into a column."""
     name, created_at, size, _, _, deleted, policy_index = row
-    return (type(name) is str and type(created_at) is str and type(size) is int and type(deleted) is int
-            and type(policy_index) is int)  # fmt: skip
+    return (type(name) is str and type(created_at) is str and type(size) is int and abs(size) < _HUGE
+            and type(deleted) is int and type(policy_index) is int)  # fmt: skip
 
 
 def _replace_at_once(connection: sqlite3.Connection, removed: Sequence[tuple[int, Values]], added: Sequence[Values],

@@ -221,7 +221,11 @@ def _start(place: Place, reserve: Reserve, size: int | None, allocates: bool,
     """Steps 1, unless it has been done, and the first half of 2."""
     if made is None:
         _, made = make_directory(place)
-    new = fs.create_file(place.directory, place.tmp_path, place.device_path)
+    try:
+        new = fs.create_file(place.directory, place.tmp_path, place.device_path)
+    except FileNotFoundError:  # a cleaner of empty directories was quicker
+        made += make_directory(place)[1]
+        new = fs.create_file(place.directory, place.tmp_path, place.device_path)
     try:
         reserve.check(place.device_path, size or 0)
         if size is not None and size >= ALLOCATE_FROM and allocates:

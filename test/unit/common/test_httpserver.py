@@ -11,7 +11,7 @@ import pytest
 from keelstore.common import admission, concurrency, httpinput, send_ahead, sockets
 from keelstore.common.errors import BadRequest, ClientDisconnect, ClientTimeout, WaitTimeout
 from keelstore.common.http import Request, Response
-from keelstore.common.httpserver import ServerOptions, server_options
+from keelstore.common.httpserver import BATCH, ServerOptions, server_options
 from keelstore.common.limits import Limits
 from keelstore.common.metrics import Meter
 from keelstore.common.middleware.s3api.chunks import open_stream
@@ -814,6 +814,29 @@ def test_connections_beyond_all_places_are_refused_until_one_is_free():
         for stream in streams:
             stream.close()
     assert app.at_work == 3  # nothing of what was refused came through
+
+
+def test_who_is_refused_does_not_hold_up_those_at_work(monkeypatch):
+    with serve(Echo(), ServerOptions(max_clients=1)) as served:
+        server, others, refused = served.server, [], []
+        until(lambda: server._acceptor is not None, "it accepts")
+        server._acceptor.kill()
+        server._is_full = True
+        monkeypatch.setattr(server, "_make_room", lambda: False)
+        monkeypatch.setattr(server, "_refuse", lambda *args: refused.append(len(others)))
+        monkeypatch.setattr(type(server._pool), "free", lambda _self: 0)
+        monkeypatch.setattr("keelstore.common.sockets.accept", lambda sock: ((None, None) for _ in range(10 * BATCH)))
+
+        def working():
+            while len(refused) < 10 * BATCH:
+                others.append(1)
+                concurrency.sleep(0)
+
+        task = concurrency.spawn(working)
+        concurrency.sleep(0)
+        server._accept()
+        task.wait()
+        assert len(refused) == 10 * BATCH and refused[-1] >= 9
 
 
 def test_new_connection_waits_a_moment_for_a_place():

@@ -101,7 +101,7 @@ def test_triggers_that_are_not_ours_do_their_work() -> None:
     assert connection.execute("SELECT object_count FROM policy_stat").fetchone() == (100,)
 
 
-@pytest.mark.parametrize("place, value", [(0, b"bytes"), (1, 5), (2, None), (2, "7"), (2, 1.5), (5, None)])
+@pytest.mark.parametrize("place, value", [(0, b"bytes"), (1, 5), (2, None), (2, "7"), (2, 1.5), (2, (1 << 63) - 1), (5, None)])
 def test_values_of_other_kinds_are_counted_by_sql(place: int, value: Any) -> None:
     """A row that is taken out may be anybody's."""
     odd = (*ROWS[0][:place], value, *ROWS[0][place + 1 :])
@@ -125,6 +125,14 @@ def row_by_row(removed: Any) -> Any:
         connection.executemany(row_batch.insert_sql(), ROWS[1:])
 
     return add
+
+
+def test_sizes_that_sum_up_beyond_what_sql_counts_are_left_to_it() -> None:
+    at_once, by_row = opened(), opened()
+    huge = [(*row[:2], 1 << 60, *row[3:]) for row in ROWS]
+    replace(at_once, added=huge)
+    by_row.executemany(row_batch.insert_sql(), huge)
+    assert state(at_once) == state(by_row)
 
 
 def test_others_never_see_the_table_without_its_triggers(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import glob
 import logging
 import os
 from hashlib import md5
@@ -334,6 +335,25 @@ def test_a_device_that_cannot_be_looked_at_hinders_no_other(box, monkeypatch, er
     monkeypatch.setattr(box.store, "look", broken)
     assert kinds(box.together("PUT")) == [201, None, 201]
     assert [answer.status for answer in box.in_full("PUT", devices=("sdb1",))] == [500] and box.is_at_rest()
+
+
+@pytest.mark.parametrize("was_there", [False, True])
+def test_a_directory_that_a_cleaner_removes_before_it_is_written_into_is_made_again(box, monkeypatch, was_there):
+    if was_there:
+        box.in_full("PUT", at=-1, devices=("sdb1",))
+        for path in glob.glob(f"{box.devices}/sdb1/objects/7/*/*/*"):
+            os.unlink(path)
+    together = disk_steps.together
+
+    def cleaned(changes):
+        (directory,) = glob.glob(f"{box.devices}/sdb1/objects/7/*/*")
+        os.rmdir(directory)
+        os.rmdir(os.path.dirname(directory))
+        together(changes)
+
+    monkeypatch.setattr(disk_steps, "together", cleaned)
+    assert kinds(box.together("PUT")) == [201, 201, 201] and box.is_at_rest()
+    assert [box.read(device) for device in DEVICES] == [b"hello"] * 3
 
 
 @pytest.mark.parametrize("error,status", [(errno.EIO, 500), (errno.ENOSPC, 507)])
