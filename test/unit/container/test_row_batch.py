@@ -137,6 +137,7 @@ def test_sizes_that_sum_up_beyond_what_sql_counts_are_left_to_it() -> None:
 
 def test_others_never_see_the_table_without_its_triggers(tmp_path: Path) -> None:
     writer = opened(tmp_path / "x.db")
+    writer.execute("PRAGMA cache_spill = OFF")  # else it locks readers out early where brokers of other tests use up SQLite's memory
     other = opened(tmp_path / "x.db", is_new=False)
     names = "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'object' ORDER BY name"
     before = other.execute(names).fetchall()
