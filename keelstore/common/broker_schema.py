@@ -14,8 +14,17 @@ NO_HASH = "0" * 32
 
 def chexor(old: str, name: str, timestamp: str) -> str:
     """Fold one row into the hash of a table; folding it again takes it out. Order does not matter."""
-    digest = md5(f"{name}-{timestamp}".encode("utf-8", "surrogateescape"), usedforsecurity=False).digest()
-    return f"{int(old, 16) ^ int.from_bytes(digest, 'big'):032x}"
+    return fold(old, row_digest(name, timestamp))
+
+
+def fold(old: str, digest: int) -> str:
+    """As :func:`chexor`, of what rows come to together: the XOR of their digests."""
+    return f"{int(old, 16) ^ digest:032x}"
+
+
+def row_digest(name: str, timestamp: str) -> int:
+    text = f"{name}-{timestamp}".encode("utf-8", "surrogateescape")
+    return int.from_bytes(md5(text, usedforsecurity=False).digest(), "big")
 
 
 def _sync_table(name: str) -> str:

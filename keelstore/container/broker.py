@@ -320,31 +320,29 @@ class ContainerBroker(Broker):
             key = row.key
             have = new.get(key)
             new[key] = row if have is None else rows.merge(have, row)
-        known: dict[tuple[str, int], list[tuple[int, ObjectRow]]] = {}
-        values: dict[int, tuple[Any, ...]] = {}  # of the rows that are there, by ROWID
+        known: dict[tuple[str, int], list[tuple[ObjectRow, tuple[int, row_batch.Values]]]] = {}
         names = list({name for name, _ in new})
         for start in range(0, len(names), NAMES_AT_ONCE):
             some = names[start : start + NAMES_AT_ONCE]
-            for rowid, name, created_at, size, content_type, etag, deleted, policy in connection.execute(
+            for rowid, *values in connection.execute(
                 "SELECT ROWID, name, created_at, size, content_type, etag, deleted, storage_policy_index FROM object"
                 f" WHERE deleted IN (0, 1) AND name IN ({','.join('?' * len(some))})", some,
             ):  # fmt: skip
-                if (name, policy) in new:
-                    row = ObjectRow.from_record((name, created_at, size, content_type, etag, deleted, policy, None, None))
-                    known.setdefault(row.key, []).append((rowid, row))
-                    values[rowid] = (name, created_at, size, content_type, etag, deleted, policy)
-        removed: list[tuple[int, tuple[Any, ...]]] = []
-        added: list[tuple[Any, ...]] = []
+                if (values[0], values[-1]) in new:
+                    row = ObjectRow.from_record((*values, None, None))
+                    known.setdefault(row.key, []).append((row, (rowid, tuple(values))))
+        removed: list[tuple[int, row_batch.Values]] = []
+        added: list[row_batch.Values] = []
         for key, row in new.items():
             present = known.get(key)
             if present is not None:
-                merged = present[0][1]
-                for _, other in present[1:]:
+                merged = present[0][0]
+                for other, _ in present[1:]:
                     merged = rows.merge(merged, other)
                 merged = rows.merge(merged, row)
-                if merged is present[0][1] and len(present) == 1:
+                if merged is present[0][0] and len(present) == 1:
                     continue
-                removed.extend((rowid, values[rowid]) for rowid, _ in present)
+                removed.extend(stored for _, stored in present)
                 row = merged
             added.append((row.name, row.created_at, row.size, row.full_content_type, row.etag, row.deleted,
                           row.policy_index))  # fmt: skip

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from hashlib import md5
 from typing import Any, Final, TypeVar
 
+from keelstore.common.broker_schema import fold, row_digest
 from keelstore.common.broker_steps import NAMES_AT_ONCE, one_row
 from keelstore.container import schema
 
@@ -67,19 +67,18 @@ def _replace_at_once(connection: sqlite3.Connection, removed: Sequence[tuple[int
         [(policy_index, *change) for policy_index, change in counts.items()],
     )
     old = one_row(connection, "SELECT hash FROM container_info")[0]
-    connection.execute("UPDATE container_info SET hash = ?", (f"{int(old, 16) ^ folded:032x}",))
+    connection.execute("UPDATE container_info SET hash = ?", (fold(old, folded),))
     for _, sql in triggers:
         connection.execute(sql)
 
 
 def _count(counts: dict[int, tuple[int, int]], rows: Iterable[Values], sign: int) -> int:
-    """Add up objects and bytes of each policy, and give the rows' part of the container's hash (``chexor``)."""
+    """Add up objects and bytes of each policy, and give what the rows come to in the container's hash."""
     folded = 0
     for name, created_at, size, _, _, deleted, policy_index in rows:
         objects, used = counts.get(policy_index, (0, 0))
         counts[policy_index] = objects + sign * (1 - deleted), used + sign * size
-        digest = md5(f"{name}-{created_at}".encode("utf-8", "surrogateescape"), usedforsecurity=False).digest()
-        folded ^= int.from_bytes(digest, "big")
+        folded ^= row_digest(name, created_at)
     return folded
 
 
