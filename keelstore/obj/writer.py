@@ -216,16 +216,23 @@ def make_directory(place: Place) -> tuple[bool, tuple[str, ...]]:
     return bool(made), made + above
 
 
-def _start(place: Place, reserve: Reserve, size: int | None, allocates: bool,
-           made: tuple[str, ...] | None = None) -> tuple[fs.NewFile, tuple[str, ...]]:
-    """Steps 1, unless it has been done, and the first half of 2."""
+def _create(place: Place, made: tuple[str, ...] | None) -> tuple[fs.NewFile, tuple[str, ...]]:
+    """Step 1, and what was made in all. ``made``: what :func:`make_directory` gave just now, nothing where the directory
+    was seen; None: it is to be made.
+    """
     if made is None:
         _, made = make_directory(place)
     try:
-        new = fs.create_file(place.directory, place.tmp_path, place.device_path)
+        return fs.create_file(place.directory, place.tmp_path, place.device_path), made
     except FileNotFoundError:  # a cleaner of empty directories was quicker
         made += make_directory(place)[1]
-        new = fs.create_file(place.directory, place.tmp_path, place.device_path)
+        return fs.create_file(place.directory, place.tmp_path, place.device_path), made
+
+
+def _start(place: Place, reserve: Reserve, size: int | None, allocates: bool,
+           made: tuple[str, ...] | None = None) -> tuple[fs.NewFile, tuple[str, ...]]:
+    """Step 1 and the first half of 2."""
+    new, made = _create(place, made)
     try:
         reserve.check(place.device_path, size or 0)
         if size is not None and size >= ALLOCATE_FROM and allocates:
@@ -264,14 +271,7 @@ def writing_tombstone(publication: Publication, metadata: Mapping[str, str], is_
     was, just now.
     """
     assert publication.kind == TOMBSTONE
-    place, new = publication.place, None
-    made: tuple[str, ...] = ()
-    if is_there:
-        with contextlib.suppress(FileNotFoundError):
-            new = fs.create_file(place.directory, place.tmp_path, place.device_path)
-    if new is None:
-        _, made = make_directory(place)
-        new = fs.create_file(place.directory, place.tmp_path, place.device_path)
+    new, made = _create(publication.place, () if is_there else None)
     try:
         yield from publication.publishing(new, made, metadata)
     finally:
