@@ -157,7 +157,7 @@ class Server:
         pool, number = self._pool, 0
         try:
             for sock, peer in sockets.accept(self.sock):
-                is_refused = pool.free() <= 0 and not self._makes_room(sock, peer)
+                is_refused = pool.free() <= 0 and not self._has_room_for(sock, peer)
                 if is_refused:
                     self._refuse(sock, peer)
                 else:
@@ -184,7 +184,7 @@ class Server:
             while self._pool.free() <= 0 and self._others_have_room(self.max_clients):
                 self._wait_for_place(_LOOK_S)
 
-    def _makes_room(self, sock: Any, peer: Any) -> bool:
+    def _has_room_for(self, sock: Any, peer: Any) -> bool:
         """:meth:`_make_room` for this connection, which is refused when we are stopped meanwhile."""
         try:
             return self._make_room()

@@ -1,4 +1,5 @@
-"""Signatures of S3 requests, versions 4 and 2 (``spec: s3-api 1``). Pure: no clock, no environ.
+"""Signatures of S3 requests, versions 4 and 2 (``spec: s3-api 1``). Pure: no clock, no environ; of secrets
+only the keys of the last few scopes are remembered.
 
 A request as signed is a ``Signed``: method, the path as it came on the wire, the raw query string, and a look-up of headers.
 """
