@@ -122,7 +122,7 @@ def look_at_device(path: str, mount_check: bool, reserve: Reserve) -> dict[str, 
     return {
         "usable": problem is None, "problem": problem,
         "size": room.f_blocks * room.f_frsize, "used": (room.f_blocks - room.f_bfree) * room.f_frsize,
-        "avail": room.f_bavail * room.f_frsize, "is_full": not reserve.allows(path), "partitions": partitions,
+        "avail": room.f_bavail * room.f_frsize, "is_full": reserve.left_in(room) < 0, "partitions": partitions,
         "quarantined": quarantined, "quarantined_at": quarantined_at,
     }  # fmt: skip
 

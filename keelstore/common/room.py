@@ -49,13 +49,15 @@ class Reserve:
         now = time.monotonic()
         if size < PLENTY and now < self._plenty.get(target, 0.0):
             return True
-        room = os.statvfs(target)
-        total = room.f_frsize * room.f_blocks or 1
-        left = room.f_frsize * room.f_bavail - size
-        reserved = self.amount * total / 100 if self.is_percent else self.amount
-        if left - 2 * PLENTY > reserved and type(target) is str:
+        left = self.left_in(os.statvfs(target)) - size
+        if left > 2 * PLENTY and type(target) is str:
             self._plenty[target] = now + PLENTY_S
-        return left > reserved if size else left >= reserved
+        return left > 0 if size else left >= 0
+
+    def left_in(self, room: os.statvfs_result) -> float:
+        """Bytes above the reserve in what ``statvfs`` just said of a device; below 0 where the reserve is begun."""
+        total = room.f_frsize * room.f_blocks or 1
+        return room.f_frsize * room.f_bavail - (self.amount * total / 100 if self.is_percent else self.amount)
 
     def check(self, target: int | str, size: int = 0) -> None:
         """Raises DeviceFull when the device of ``target`` has no room for ``size`` more bytes."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from keelstore.common.node_health import health, relinking_of
+from keelstore.common.node_health import health, look_at_device, relinking_of
 from keelstore.common.recon_cache import ReconCache
-from keelstore.common.room import Reserve
+from keelstore.common.room import PLENTY, Reserve
 
 
 def left(*done: int, pid: int = 0, code: int | None = 0) -> dict[str, Any]:
@@ -44,3 +45,13 @@ def test_object_servers_tell_it(tmp_path: Path) -> None:
 
     assert told("object")["1"]["parts_done"] == 5
     assert told("container") == {}
+
+
+def test_a_device_is_full_as_soon_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    room = SimpleNamespace(f_frsize=1, f_bavail=4 * PLENTY, f_bfree=4 * PLENTY, f_blocks=5 * PLENTY, f_flag=0)
+    monkeypatch.setattr(os, "statvfs", lambda target: room)
+    reserve = Reserve.parse("1%")
+    assert reserve.allows(str(tmp_path)), "and a write that comes now would not look again"
+    room.f_bavail = room.f_bfree = 0
+    found = look_at_device(str(tmp_path), False, reserve)
+    assert found and found["is_full"]
