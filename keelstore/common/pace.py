@@ -10,6 +10,8 @@ ran beside it; each that was quick, while none was slow, lets one more in, as lo
 serves a few uploads a second, as many are at work as it ends in about a second, and all it does goes into uploads that end.
 
 A file system that was slow has recovered when for CALM_S no call was; it may have MORE waiting then, if the window is wide.
+One slow moment is a hiccup, until HICCUP_S after it: what a narrow window, of a disk that had little to do, says is no reason
+yet to refuse what a few clients ask for.
 Of what seems slow the time is left out in which the process did not run (``pauses``).
 """
 
@@ -26,7 +28,8 @@ SLOW_S = 1.0  # a disk call that takes longer shows a slow device,
 STUCK_S = 4.0  # of a call: who comes then need not wait, too
 SLOW_FOR_S = 10.0  # which is then kept off the worker's own thread for this long
 CALM_S = 0.5  # without a slow call to end: a device was slow, and is no more;
-MORE = 4  # times as many uploads may be pending then
+MORE = 4  # times as many uploads may be pending then,
+HICCUP_S = 1.0  # or for so long after it was first slow
 LOOK_S = 2.0  # that a short call of a read may take
 LATE_S = 0.1  # of a call: what comes while it runs is kept off that thread, too; it may be held up by the same commit
 QUICK_S = 0.25  # a disk call that takes no longer lets another upload in
@@ -39,13 +42,13 @@ _WATCH_S = 10.0  # that pauses are watched after the last call
 class Volume:
     """A file system. ``running``: {call: began}, oldest first. ``used``: how many uploads are at work."""
 
-    __slots__ = ("_last", "_pauses", "_shrunk", "looks", "running", "slow_until", "used", "window")
+    __slots__ = ("_last", "_pauses", "_shrunk", "_slow_since", "looks", "running", "slow_until", "used", "window")
 
     def __init__(self, pauses: Pauses) -> None:
         self._pauses = pauses
         self.running: dict[object, float] = {}
         self.looks: dict[object, float] = {}  # as running, of short calls that had to leave the worker's own thread
-        self.slow_until = self._shrunk = self._last = 0.0
+        self.slow_until = self._slow_since = self._shrunk = self._last = 0.0
         self.window = START
         self.used = 0
 
@@ -71,12 +74,13 @@ class Volume:
 
     def room(self, most: int, now: float) -> float:
         """How many uploads may be at work, or wait for that, while it is slow: what it ends in two seconds, and no more than
-        ``most``, or MORE once it has recovered.
+        ``most``, or MORE once it has recovered. In a hiccup, MORE.
         """
         if self.longest_s(now) > STUCK_S:
             return min(most, LEAST)
-        room = 2 * self.window
-        return min(most * MORE if self.has_recovered(now) else most, room)
+        if now >= self.slow_until or now - self._slow_since <= HICCUP_S:
+            return most * MORE
+        return min(most * MORE if self.has_recovered(now) else most, 2 * self.window)
 
     def is_stuck(self, now: float) -> bool:
         """Whether a short call has not come back for LOOK_S: another would not, either."""
@@ -97,6 +101,8 @@ class Volume:
         """
         took, self._last = self.lasted_s(began, now), now
         if took > SLOW_S:
+            if now >= self.slow_until:
+                self._slow_since = now
             self.slow_until = now + SLOW_FOR_S
             if began >= self._shrunk:
                 self._shrunk = now

@@ -10,7 +10,7 @@ from keelstore.common import disk_calls, disk_turns
 from keelstore.common.concurrency import Task, sleep, spawn
 from keelstore.common.disk_turns import HOLD_S, PATIENCE_S, WAIT_S, Turn
 from keelstore.common.errors import DeviceBusy, DeviceUnavailable
-from keelstore.common.pace import CALM_S, MORE, START, Pace, Volume
+from keelstore.common.pace import CALM_S, HICCUP_S, MORE, SLOW_FOR_S, START, Pace, Volume
 
 MOST = 16
 
@@ -98,6 +98,9 @@ def test_slow_file_system_that_has_recovered_takes_more_if_it_can_end_it_soon(cl
     found.window = 100.0
     found.ended(clock[0] - 2, clock[0], True)
     assert found.is_slow(clock[0]) and found.window == 50.0
+    clock[0] += HICCUP_S + 0.1
+    found.ended(clock[0] - 2, clock[0], True)
+    found.window = 50.0
     turns(path, MOST)
     with pytest.raises(DeviceBusy):
         turns(path, 1)
@@ -119,6 +122,37 @@ def test_slow_file_system_that_has_recovered_takes_more_if_it_can_end_it_soon(cl
     turns(path, 1)
     with pytest.raises(DeviceBusy):  # it is slow again
         turns(path, 1)
+
+
+def test_one_slow_moment_refuses_nobody_that_a_few_clients_ask_for(clock, path):
+    found = volume(path)
+    found.running["first"] = clock[0] - 2
+    assert found.is_slow(clock[0]) and len(turns(path, MORE * MOST)) == MORE * MOST  # it has not come back yet
+    with pytest.raises(DeviceBusy):
+        turns(path, 1)
+    found.running.clear()
+    found.ended(clock[0] - 2, clock[0], True)
+    assert found.window < START
+    for turn in list(disk_turns._turns_of("d0", path, clock[0]).arriving)[MOST:]:
+        turn.end()
+    turns(path, (MORE - 1) * MOST)
+    with pytest.raises(DeviceBusy):
+        turns(path, 1)
+    clock[0] += HICCUP_S + 0.1
+    found.ended(clock[0] - 2, clock[0], True)
+    clear(path, clock)
+    turns(path, int(2 * found.window))
+    with pytest.raises(DeviceBusy):  # it was no hiccup
+        turns(path, 1)
+    clock[0] += SLOW_FOR_S + 0.1
+    found.ended(clock[0] - 2, clock[0], True)
+    clear(path, clock)
+    assert len(turns(path, MORE * MOST)) == MORE * MOST, "a new one, after it was well"
+
+
+def clear(path, clock):
+    for turn in list(disk_turns._turns_of("d0", path, clock[0]).arriving):
+        turn.end()
 
 
 def test_one_that_is_stuck_takes_no_second_round(clock, path):
