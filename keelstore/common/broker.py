@@ -1,8 +1,8 @@
 """The SQLite file of one account or container: open, lock, pending updates, create, quarantine.
 
 A row update is one append to ``<file>.pending``, under the lock of the directory; whoever reads next, or finds more than
-``pending.CAP`` bytes waiting, merges them into the database in one transaction and empties the file. A crash in between
-merges them again, which changes nothing: merging forgets order and repetition.
+``pending.CAP`` bytes waiting, merges them into the database in one transaction and takes them out of the file
+(``pending.Merge``). A crash in between merges them again, which changes nothing: merging forgets order and repetition.
 
 Threads. Reads run where they are called, on the hub's thread: the page cache answers them, and one step of SQLite for each
 row would otherwise pass the interpreter to and fro. Writes run on a disk thread of the device, one at a time (``_turn``).
@@ -160,6 +160,17 @@ class Broker(Steps):
                 pause(wait)
                 wait = min(wait * 1.5, 0.02)
 
+    def read_at_once(self, function: Callable[[Connection], T]) -> T | None:
+        """As ``read``, where that waits for nothing; None where it would, or something is wrong."""
+        if not self._lock.acquire(False):
+            return None
+        try:
+            return function(self._open())
+        except (_OldSchema, sqlite3.Error, StorageError):
+            return None
+        finally:
+            self._lock.release()
+
     def read_fresh(self, function: Callable[[Connection], T], may_be_stale: bool = False) -> T:
         """As ``read``, with all pending updates in the database. ``may_be_stale``: rather that than an error."""
         self.merge_pending(may_be_stale)
@@ -231,17 +242,21 @@ class Broker(Steps):
         """Add one row update: an append, or a merge of all that waits when that is more than the cap."""
         timeout_s = self.pending_timeout_s if timeout_s is None else timeout_s
         entry = pending.encode(tuple(record))
-        path = self.locate() + ".pending"
-        try:
-            if off_slow_disk(self.device, self._append, path, entry, timeout_s):
-                return
-        except FileNotFoundError:
-            raise DatabaseNotFound(self.path) from None
+        if self._appends(entry, timeout_s):
+            return
         self._take_turn(timeout_s)
         try:
-            on_disk_thread(self.device, self._write_now, _nothing, True, (record,), timeout_s)
+            if not self._appends(entry, timeout_s):  # as another request has made room meanwhile
+                on_disk_thread(self.device, self._write_now, _nothing, True, (record,), timeout_s)
         finally:
             self._turn.release()
+
+    def _appends(self, entry: bytes, timeout_s: float) -> bool:
+        path = self.locate() + ".pending"
+        try:
+            return off_slow_disk(self.device, self._append, path, entry, timeout_s)
+        except FileNotFoundError:
+            raise DatabaseNotFound(self.path) from None
 
     def _append(self, path: str, entry: bytes, timeout_s: float) -> bool:
         with lock_directory(self.directory, timeout_s):
@@ -251,7 +266,7 @@ class Broker(Steps):
         self, function: Callable[[Connection], T], takes_pending: bool, records: Sequence[Sequence[Any]],
         timeout_s: float,
     ) -> T:  # fmt: skip
-        """The body of every write. Order of locks: connection, directory, SQLite."""
+        """The body of every write. Order of locks: connection, pending file, then directory or SQLite, never both."""
         if not self._lock.acquire(timeout=timeout_s):
             raise LockTimeout(f"{self.path}: connection busy for {timeout_s} s")
         try:
@@ -272,12 +287,11 @@ class Broker(Steps):
     ) -> T:  # fmt: skip
         try:
             connection = self._open(migrates=True)
-            if records or (takes_pending and self.pending_size()):
-                with lock_directory(self.directory, timeout_s):
-                    result = self._transaction(connection, function, [*self._read_pending(), *records])
-                    fs.truncate(self.pending_path)
-            else:
-                result = self._transaction(connection, function, ())
+            if not records and not (takes_pending and self.pending_size()):
+                return self._transaction(connection, function, ())
+            with pending.Merge(self.pending_path, self.directory, timeout_s) as merge:
+                result = self._transaction(connection, function, [*merge.records(self._on_bad), *records])
+                self._take_out(merge)
             return result
         except sqlite3.Error as error:
             raise self._translated(error) from error
@@ -313,10 +327,17 @@ class Broker(Steps):
         if self._identity != (status.st_dev, status.st_ino):
             raise _Replaced
 
-    def _read_pending(self) -> list[Any]:
-        """What waits in the pending file; the caller holds the directory's lock. Entries that cannot be read are logged."""
-        return pending.read(self.pending_path, lambda error: self.logger.error(
-            "%s: an update cannot be read and is dropped: %s", self.pending_path, error))  # fmt: skip
+    def _take_out(self, merge: pending.Merge) -> None:
+        """What could not be taken out goes into the database once more; the write that took it along has been made."""
+        try:
+            merge.done()
+        except FileNotFoundError:
+            pass  # removed, with all that was in it
+        except (LockTimeout, OSError) as error:
+            self.logger.warning("%s: what is in the database stays here, too, for now: %s", self.pending_path, error)
+
+    def _on_bad(self, error: Exception) -> None:
+        self.logger.error("%s: an update cannot be read and is dropped: %s", self.pending_path, error)
 
     def _rows_of(self, records: Iterable[Any]) -> list[Any]:
         rows = []

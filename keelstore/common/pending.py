@@ -2,6 +2,10 @@
 
 A sequence of ``:`` and the base64 of a pickle (protocol 2) of one tuple. Appended to, read and emptied under the lock of the
 directory. A torn last entry, from a crash in the middle of an append, costs only itself: the next begins with ``:``.
+
+Ours do not hold that lock while what waits goes into the database (:class:`Merge`), so that who adds to it need not wait;
+but the file itself is locked then, so that one brings it there at a time. The field's daemons hold the directory's lock all
+along, and do not look at the other: what both take goes in twice, which changes nothing.
 """
 
 from __future__ import annotations
@@ -13,9 +17,10 @@ from functools import lru_cache
 from typing import Any
 
 from keelstore.common import fs, plainpickle
-from keelstore.common.locks import lock_directory
+from keelstore.common.locks import lock_directory, take_file, wait_for
 
-CAP = 262144  # bytes; beyond it an update goes into the database with all that waits
+CAP = 262144  # bytes; beyond it an update goes into the database with all that waits,
+MERGING_CAP = 4 * CAP  # or beyond this, while that is on its way there
 
 
 @lru_cache(maxsize=64)  # the same row goes to the databases of several devices
@@ -36,14 +41,15 @@ def decode(data: bytes, on_bad: Callable[[Exception], None]) -> list[Any]:
 
 
 def append(path: str, entry: bytes) -> bool:
-    """Add an entry; False, with nothing done, when more than ``CAP`` bytes wait already. The caller holds the lock.
+    """Add an entry; False, with nothing done, when it is for the caller to bring it into the database, as too much waits. The
+    caller holds the lock.
 
     Raises FileNotFoundError when the directory is gone, DeviceFull, OSError.
     """
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         size = os.fstat(fd).st_size
-        if size > CAP:
+        if size > CAP and (size > MERGING_CAP or take_file(fd)):
             return False
         try:
             fs.write_all(fd, entry)
@@ -56,11 +62,11 @@ def append(path: str, entry: bytes) -> bool:
 
 
 def append_at_once(path: str, directory: str, entry: bytes) -> bool:
-    """As :func:`append`, under the lock of the directory. False, with nothing done, when another holds the lock, too. Raises
-    as ``append``.
+    """As :func:`append`, under the lock of the directory. False, with nothing done, when another holds the lock, too, for
+    longer than it takes to add something. Raises as ``append``.
     """
     lock = lock_directory(directory)
-    if not lock.take():
+    if not (lock.take() or lock.take() or lock.take()):
         return False
     try:
         return append(path, entry)
@@ -76,10 +82,52 @@ def size(path: str) -> int:
         return 0
 
 
-def read(path: str, on_bad: Callable[[Exception], None]) -> list[Any]:
-    """The records that wait. The caller holds the lock."""
-    try:
-        with open(path, "rb") as file:
-            return decode(file.read(), on_bad)
-    except FileNotFoundError:
-        return []
+class Merge:
+    """What waits in ``path`` on its way into the database: read, and taken out of the file by :meth:`done` once it is there.
+    A crash in between has it go there again. Others may add to it meanwhile, but not take it.
+
+    Raises LockTimeout, OSError, FileNotFoundError when the directory is gone.
+    """
+
+    def __init__(self, path: str, directory: str, timeout_s: float):
+        self._path, self._directory, self._timeout_s = path, directory, timeout_s
+        self._fd = -1
+        self._taken = b""
+
+    def __enter__(self) -> Merge:
+        try:
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return self
+        try:
+            if not take_file(self._fd):
+                wait_for(lambda: take_file(self._fd), self._path, self._timeout_s)
+            self._taken = self._read()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def records(self, on_bad: Callable[[Exception], None]) -> list[Any]:
+        """As :func:`decode`."""
+        return decode(self._taken, on_bad)
+
+    def done(self) -> None:
+        """They are in the database."""
+        if not self._taken:
+            return
+        with lock_directory(self._directory, self._timeout_s):
+            waiting = fs.read_open(self._fd)
+            rest = waiting[len(self._taken):]
+            # Else a daemon of the field was here meanwhile, or so much has come that it would be written over: all can stay.
+            if waiting.startswith(self._taken) and len(rest) <= len(self._taken):
+                fs.shorten(self._fd, rest)
+
+    def _read(self) -> bytes:
+        with lock_directory(self._directory, self._timeout_s):
+            return fs.read_open(self._fd)

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from keelstore.common import pending
 from keelstore.common.broker import RACY_NS, Broker, DatabaseNotFound
@@ -36,6 +36,9 @@ from keelstore.container import row_batch, rows, schema, shard_rows
 from keelstore.container.policy_rule import PolicyClaim, remote_wins
 from keelstore.container.rows import ObjectRow
 
+T = TypeVar("T")
+
+GRACE_S = 0.25  # longer than a merge of rows takes, and than RACY_NS
 NOT_FOUND, UNSHARDED, SHARDING, SHARDED, COLLAPSED = "not_found", "unsharded", "sharding", "sharded", "collapsed"
 
 
@@ -109,6 +112,7 @@ class ContainerBroker(Broker):
         self._files: tuple[str, ...] = (path,) if is_fixed else ()
         self._files_at = 0  # modification time of the directory that _files was read from; 0: read it again
         self._rangeless: tuple[int, int, int] | None = None  # state of a file that has no shard range
+        self._rangeless_at = 0.0  # when it last was in that state
         self._retiring: ContainerBroker | None = None
 
     # -- files ---------------------------------------------------------------------------------------------------------
@@ -292,11 +296,25 @@ class ContainerBroker(Broker):
             return False
         path = files[0]
         try:
-            if self._state_of(os.stat(path)) != self._rangeless:
+            if not self._is_rangeless(os.stat(path)):
                 return False
             return pending.append_at_once(path + ".pending", self.directory, pending.encode(record))
         except FileNotFoundError:
             return False
+
+    def _is_rangeless(self, status: os.stat_result) -> bool:
+        """Whether a file that had no shard range still has none; looks, where that waits for nothing. Of what others write
+        into it a row takes no notice for GRACE_S at most; a sharder moves it later, as any that is in the wrong place.
+        """
+        state, known, now = self._state_of(status), self._rangeless, time.monotonic()
+        if state is not None and state != known:
+            has_ranges = self.read_at_once(shard_rows.has_any_range)
+            if has_ranges is not None:
+                self._rangeless = known = None if has_ranges else state
+        if known is not None and state == known:
+            self._rangeless_at = now
+            return True
+        return known is not None and known[0] == status.st_ino and now - self._rangeless_at < GRACE_S
 
     def row_of(self, record: Sequence[Any]) -> ObjectRow:
         return ObjectRow.from_record(record)
@@ -362,8 +380,16 @@ class ContainerBroker(Broker):
                 shard_rows.find(connection, name, UPDATING_STATES), shard_rows.has_any_range(connection)
             )
         )  # fmt: skip
-        self._rangeless = None if has_ranges else state
+        self._rangeless, self._rangeless_at = None if has_ranges else state, time.monotonic()
         return found
+
+    def write(
+        self, function: Callable[[Connection], T], *, takes_pending: bool = True, timeout_s: float | None = None
+    ) -> T:
+        try:
+            return super().write(function, takes_pending=takes_pending, timeout_s=timeout_s)
+        finally:
+            self._rangeless_at = 0.0  # it may have written ranges
 
     # -- the verbs' transactions ---------------------------------------------------------------------------------------
 

@@ -70,16 +70,16 @@ def quorum_of_one() -> None:
 def empty_the_queue_first() -> None:
     """Rows that wait are removed from the disk before they are in the database."""
     from keelstore.common import fs
-    from keelstore.common.broker import Broker
+    from keelstore.common.pending import Merge
 
-    read = Broker._read_pending
+    read = Merge.records
 
-    def reading(self: Any) -> list[Any]:
-        rows = read(self)
-        fs.truncate(self.pending_path)
-        return rows
+    def reading(self: Any, on_bad: Any) -> list[Any]:
+        found = read(self, on_bad)
+        fs.truncate(self._path)
+        return found
 
-    Broker._read_pending = reading  # type: ignore[method-assign]
+    Merge.records = reading  # type: ignore[method-assign]
 
 
 # -- the newest wins ---------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from keelstore.common.paste_config import Component, Configuration
 from keelstore.common.ranges import ShardRange, State
 from keelstore.common.room import Reserve
 from keelstore.common.timestamp import Timestamp
+from keelstore.container.broker import GRACE_S
 from keelstore.container.shard_rows import merge_ranges
 from test.support.db_servers import container_server, environ
 from test.support.waiting import until
@@ -125,6 +126,39 @@ def test_rows_of_a_sharded_container_are_redirected(server):
     assert ask(server, "PUT", "/a/c/b") is None
     assert server("PUT", "/a/c/b", ROW).status == 301
     assert ask(server, "PUT", "/a/c/b") is None
+
+
+def other(server):
+    """The database as another process has it open."""
+    found = server.app.brokers.get(str(server.device), "0", "a", "c")
+    return type(found)(found.path, found.device_path, logging.getLogger("test"))
+
+
+def test_rows_are_taken_while_the_database_is_written(server, monkeypatch):
+    broker = other(server)
+    assert ask(server, "PUT", "/a/c/before").status == 201
+    broker.write(lambda connection: None)
+    assert ask(server, "PUT", "/a/c/o").status == 201, "its times tell nothing yet"
+    until(lambda: broker.settled_state() is not None, "they do")
+    mine = server.app.brokers.get(str(server.device), "0", "a", "c")
+    assert mine._state_of(os.stat(mine.path)) != mine._rangeless
+    mine._rangeless_at = 0.0
+    assert ask(server, "PUT", "/a/c/o").status == 201, "it has looked"
+    monkeypatch.setattr("keelstore.common.broker.RACY_NS", 10**18)
+    assert ask(server, "PUT", "/a/c/o").status == 201
+    mine._rangeless_at = 0.0
+    assert ask(server, "PUT", "/a/c/o") is None, "too long ago, and its times still tell nothing"
+    broker.close()
+
+
+def test_ranges_that_another_writes_are_seen_soon(server):
+    broker = other(server)
+    assert ask(server, "PUT", "/a/c/before").status == 201
+    low = ShardRange(".shards_a/c-low", "", "m", Timestamp(server.tick()), state=State.ACTIVE)
+    broker.write(lambda connection: merge_ranges(connection, [low]))
+    until(lambda: ask(server, "PUT", "/a/c/b") is None, "it is asked in full", GRACE_S)
+    assert server("PUT", "/a/c/b", ROW).status == 301
+    broker.close()
 
 
 def test_lines_that_somebody_reads_are_written(server):
