@@ -80,9 +80,18 @@ def build(wanted, extras):
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if done.returncode:
         fail("pip could not install what keelstore needs:\n{}".format(done.stdout.decode("utf-8", "replace").strip()[-2000:]))
+    compile_all(PYTHON, "keelstore")
     with open(STAMP + ".new", "w") as file:
         json.dump({"digest": wanted, "extras": extras, "root": ROOT}, file)
     os.replace(STAMP + ".new", STAMP)
+
+
+def compile_all(python, *directories):
+    """Have the bytecode of all modules written, which half of a start's time is spent on else: for users who may not write
+    it into this checkout, and where PYTHONDONTWRITEBYTECODE is set.
+    """
+    subprocess.run([python, "-m", "compileall", "-q", "-j", "0", *(os.path.join(ROOT, name) for name in directories)],
+                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def find_python():
