@@ -29,7 +29,6 @@ DEFAULT_TEMPLATE: Final = (
 
 _DATETIME: Final = "%d/%b/%Y/%H/%M/%S"
 _is_safe = re.compile(r"[\w.~:/{}-]+", re.ASCII).fullmatch
-_UNUSUAL: Final = frozenset({"swift.access_logging", "swift.log_info"})
 _is_usual = re.compile(r"[\w.~:/{} -]+", re.ASCII).fullmatch
 _is_safe_path = re.compile(r"[\w.~/-]*", re.ASCII).fullmatch
 
@@ -305,7 +304,7 @@ def _default_renderer(reveal: int, render: Callable[[Hit], str]) -> Callable[[Hi
     def usual(hit: Hit) -> str:
         get = hit.environ.get
         path, token, end = hit.path, get("HTTP_X_AUTH_TOKEN"), hit.end
-        if not _is_safe_path(path) or not _UNUSUAL.isdisjoint(hit.environ):
+        if not _is_safe_path(path) or get("swift.log_info"):
             return render(hit)
         if hit.query:
             path = quoted(f"{path}?{safe_query(hit.query, reveal)}")
@@ -315,7 +314,7 @@ def _default_renderer(reveal: int, render: Callable[[Hit], str]) -> Callable[[Hi
         after = (
             f"{shortened(token, reveal) if token else '-'} {hit.received or '-'} {hit.sent or '-'} {get('HTTP_ETAG') or '-'} "
             f"{get(TRANS_ID) or '-'} - {end - hit.start:.4f} {get(SOURCE) or '-'} - {hit.start:.9f} {end:.9f} "
-            f"{hit.policy_index or '-'} -"
+            f"{hit.policy_index or '-'} {_user_id(hit) or '-'}"
         )
         others = f"{before} {between} {after}"
         if _is_usual(others) and others.count(" ") == blanks:

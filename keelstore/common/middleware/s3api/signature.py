@@ -35,6 +35,8 @@ SUB_RESOURCES_V2: Final = frozenset((
 
 Pairs = list[tuple[bytes, bytes]]
 _SPACES = re.compile(r"[ \t]+")
+_is_plain = re.compile(rb"[A-Za-z0-9._~-]*").fullmatch  # each octet as it is signed
+_is_plain_path = re.compile(r"[A-Za-z0-9._~/-]*").fullmatch
 
 
 @dataclass(frozen=True)
@@ -71,17 +73,25 @@ def query_pairs(query: str) -> Pairs:
 
 
 def _octets(text: str) -> bytes:
+    if "%" not in text and "+" not in text:
+        return text.encode("latin-1")
     return unquote_to_bytes(text.replace("+", " ").encode("latin-1"))
+
+
+def _coded(octets: bytes) -> str:
+    return octets.decode("ascii") if _is_plain(octets) else quote(octets, safe="-_.~")
 
 
 def canonical_uri(raw_path: str) -> str:
     """The path as the client sent it, each octet encoded once; dots and double slashes stay (rule 15 of s3-clients)."""
+    if _is_plain_path(raw_path):
+        return raw_path
     return quote(unquote_to_bytes(raw_path.encode("latin-1")), safe="/-_.~")
 
 
 def canonical_query(pairs: Pairs) -> str:
     coded = sorted(
-        (quote(name, safe="-_.~"), quote(value, safe="-_.~"))
+        (_coded(name), _coded(value))
         for name, value in pairs
         if name not in (b"X-Amz-Signature", b"Signature")
     )
