@@ -73,6 +73,7 @@ class AccountBroker(Broker):
     stat_table: ClassVar[str] = "account_stat"
     table: ClassVar[str] = "container"
     tombstone_time: ClassVar[str] = "delete_timestamp"
+    keeps_order: ClassVar[bool] = True
 
     def create_tables(self, connection: Connection) -> None:
         schema.create(connection)

@@ -2,7 +2,8 @@
 
 A row update is one append to ``<file>.pending``, under the lock of the directory; whoever reads next, or finds more than
 ``pending.CAP`` bytes waiting, merges them into the database in one transaction and takes them out of the file
-(``pending.Merge``). A crash in between merges them again, which changes nothing: merging forgets order and repetition.
+(``pending.Merge``). A crash in between merges them again, which changes nothing: merging forgets repetition, and order, but
+for what accounts are told of containers.
 
 Threads. Reads run where they are called, on the hub's thread: the page cache answers them, and one step of SQLite for each
 row would otherwise pass the interpreter to and fro. Writes run on a disk thread of the device, one at a time (``_turn``).
@@ -24,7 +25,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote
 
 from keelstore.common import fs, pending
@@ -72,6 +73,8 @@ class Broker(Steps):
     ``write`` to run. Errors: DatabaseNotFound, DatabaseCorrupt (then already in quarantine), LockTimeout, DeviceFull,
     DeviceUnavailable.
     """
+
+    keeps_order: ClassVar[bool] = False  # of equal rows the one that came last counts
 
     def __init__(self, path: str, device_path: str, logger: logging.Logger):
         self.path, self.device_path, self.logger = path, device_path, logger
@@ -128,7 +131,7 @@ class Broker(Steps):
         return self.path + ".pending"
 
     def pending_size(self) -> int:
-        return pending.size(self.path + ".pending")
+        return pending.size(self.pending_path)
 
     # -- reading and writing -------------------------------------------------------------------------------------------
 
@@ -252,9 +255,9 @@ class Broker(Steps):
             self._turn.release()
 
     def _appends(self, entry: bytes, timeout_s: float) -> bool:
-        path = self.locate() + ".pending"
+        self.locate()
         try:
-            return off_slow_disk(self.device, self._append, path, entry, timeout_s)
+            return off_slow_disk(self.device, self._append, self.pending_path, entry, timeout_s)
         except FileNotFoundError:
             raise DatabaseNotFound(self.path) from None
 
@@ -266,7 +269,9 @@ class Broker(Steps):
         self, function: Callable[[Connection], T], takes_pending: bool, records: Sequence[Sequence[Any]],
         timeout_s: float,
     ) -> T:  # fmt: skip
-        """The body of every write. Order of locks: connection, pending file, then directory or SQLite, never both."""
+        """The body of every write. Order of locks: connection, pending file, then directory or SQLite; with ``keeps_order``
+        directory and SQLite.
+        """
         if not self._lock.acquire(timeout=timeout_s):
             raise LockTimeout(f"{self.path}: connection busy for {timeout_s} s")
         try:
@@ -289,7 +294,7 @@ class Broker(Steps):
             connection = self._open(migrates=True)
             if not records and not (takes_pending and self.pending_size()):
                 return self._transaction(connection, function, ())
-            with pending.Merge(self.pending_path, self.directory, timeout_s) as merge:
+            with pending.Merge(self.pending_path, self.directory, timeout_s, self.keeps_order) as merge:
                 result = self._transaction(connection, function, [*merge.records(self._on_bad), *records])
                 self._take_out(merge)
             return result

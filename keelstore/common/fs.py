@@ -547,16 +547,6 @@ def read_open(fd: int) -> bytes:
     return b"".join(parts)
 
 
-def shorten(fd: int, rest: bytes) -> None:
-    """Have an open file hold ``rest``, the end of what it holds, and no more than its half, alone. Not synced. A crash in
-    between leaves ``rest`` where it was, with other remains of the file before it. Raises OSError.
-    """
-    at = 0
-    while at < len(rest):
-        at += os.pwrite(fd, rest[at:], at)
-    os.ftruncate(fd, len(rest))
-
-
 def remove_file(path: str) -> bool:
     """Unlink a file; False when it was not there."""
     try:

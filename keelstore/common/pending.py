@@ -5,7 +5,7 @@ directory. A torn last entry, from a crash in the middle of an append, costs onl
 
 Ours do not hold that lock while what waits goes into the database (:class:`Merge`), so that who adds to it need not wait;
 but the file itself is locked then, so that one brings it there at a time. The field's daemons hold the directory's lock all
-along, and do not look at the other: what both take goes in twice, which changes nothing.
+along, and do not look at the other: what both take goes in twice, which changes nothing where order does not count.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from keelstore.common.locks import lock_directory, take_file, wait_for
 
 CAP = 262144  # bytes; beyond it an update goes into the database with all that waits,
 MERGING_CAP = 4 * CAP  # or beyond this, while that is on its way there
+DONE_S = 1.0  # that what is in the database waits to be taken out; it can stay until the next time
 
 
 @lru_cache(maxsize=64)  # the same row goes to the databases of several devices
@@ -84,31 +85,36 @@ def size(path: str) -> int:
 
 class Merge:
     """What waits in ``path`` on its way into the database: read, and taken out of the file by :meth:`done` once it is there.
-    A crash in between has it go there again. Others may add to it meanwhile, but not take it.
+    A crash in between has it go there again. Others may add to it meanwhile, but not take it; ``alone``: nor may they add,
+    nor daemons of the field take it.
 
     Raises LockTimeout, OSError, FileNotFoundError when the directory is gone.
     """
 
-    def __init__(self, path: str, directory: str, timeout_s: float):
-        self._path, self._directory, self._timeout_s = path, directory, timeout_s
+    def __init__(self, path: str, directory: str, timeout_s: float, alone: bool = False):
+        self._path, self._directory, self._timeout_s, self._alone = path, directory, timeout_s, alone
         self._fd = -1
+        self._lock = lock_directory(directory, timeout_s)
+        self._is_locked = False
         self._taken = b""
 
     def __enter__(self) -> Merge:
         try:
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return self
-        try:
-            if not take_file(self._fd):
-                wait_for(lambda: take_file(self._fd), self._path, self._timeout_s)
-            self._taken = self._read()
+            if not self._take():
+                wait_for(self._take, self._path, self._timeout_s)
+            if self._fd >= 0 or self._alone:
+                self._lock.__enter__()
+                self._is_locked = True
+                self._taken = fs.read_open(self._fd) if self._fd >= 0 else b""
+                if not self._alone:
+                    self._unlock()
         except BaseException:
             self.__exit__()
             raise
         return self
 
     def __exit__(self, *args: object) -> None:
+        self._unlock()
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -118,16 +124,41 @@ class Merge:
         return decode(self._taken, on_bad)
 
     def done(self) -> None:
-        """They are in the database."""
+        """They are in the database. What has come meanwhile stays, in a file of its own: were it moved to the beginning of
+        this one, a crash could leave parts of old entries beside parts of new ones, which might make one.
+        """
         if not self._taken:
             return
-        with lock_directory(self._directory, self._timeout_s):
+        if self._alone:
+            fs.truncate(self._path)
+            return
+        with lock_directory(self._directory, min(self._timeout_s, DONE_S)):
             waiting = fs.read_open(self._fd)
+            if not waiting.startswith(self._taken):
+                return  # a daemon of the field has taken it meanwhile
             rest = waiting[len(self._taken):]
-            # Else a daemon of the field was here meanwhile, or so much has come that it would be written over: all can stay.
-            if waiting.startswith(self._taken) and len(rest) <= len(self._taken):
-                fs.shorten(self._fd, rest)
+            if rest:
+                fs.replace_file(self._path, rest, is_durable=False, temporary=f"{os.path.basename(self._path)}.tmp")
+            else:
+                fs.truncate(self._path)
 
-    def _read(self) -> bytes:
-        with lock_directory(self._directory, self._timeout_s):
-            return fs.read_open(self._fd)
+    def _take(self) -> bool:
+        """Whether the file, if there is one, is ours now."""
+        try:
+            fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return True
+        is_ours = False
+        try:
+            is_ours = take_file(fd) and os.fstat(fd).st_nlink > 0  # else another has just put a new one in its place
+        finally:
+            if is_ours:
+                self._fd = fd
+            else:
+                os.close(fd)
+        return is_ours
+
+    def _unlock(self) -> None:
+        if self._is_locked:
+            self._is_locked = False
+            self._lock.release()

@@ -108,7 +108,8 @@ class ContainerBroker(Broker):
     def __init__(self, path: str, device_path: str, logger: logging.Logger, is_fixed: bool = False):
         super().__init__(path, device_path, logger)
         self.base = path[: -len(".db")]
-        self.is_fixed = is_fixed  # this very file, though a newer one may exist
+        self.is_fixed = is_fixed  # this very file, though a newer one may exist; what waits is not for it
+        self._pending_path = f"{self.directory}/{os.path.basename(self.base).partition('_')[0]}.db.pending"
         self._files: tuple[str, ...] = (path,) if is_fixed else ()
         self._files_at = 0  # modification time of the directory that _files was read from; 0: read it again
         self._rangeless: tuple[int, int, int] | None = None  # state of a file that has no shard range
@@ -140,6 +141,14 @@ class ContainerBroker(Broker):
             if self._files:
                 self.path = self._files[-1]
         return self._files
+
+    @property
+    def pending_path(self) -> str:
+        """The same for all files of the container, as the field has it."""
+        return self._pending_path
+
+    def pending_size(self) -> int:
+        return 0 if self.is_fixed else super().pending_size()
 
     def locate(self) -> str:
         if not self.files():
@@ -298,7 +307,7 @@ class ContainerBroker(Broker):
         try:
             if not self._is_rangeless(os.stat(path)):
                 return False
-            return pending.append_at_once(path + ".pending", self.directory, pending.encode(record))
+            return pending.append_at_once(self._pending_path, self.directory, pending.encode(record))
         except FileNotFoundError:
             return False
 

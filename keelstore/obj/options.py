@@ -39,9 +39,9 @@ class ObjectServerOptions(StorageServerOptions):
     max_upload_time: float = option(86400.0, "Seconds that one upload may take.", check=positive)
     max_waiting_for_device: int = option(
         16, "Most uploads of one worker that may be at work on a file system, or wait for it, while it is slow (calls of a "
-            "second and more); four times as many in the first second of that, and when none was for half a second; fewer "
-            "where it ends fewer in two seconds. More are answered 503 with Retry-After before their bodies are read. 0: no "
-            "limit, and none waits for others.",
+            "second and more); four times as many until a second after the first of these has ended, and when none was for "
+            "half a second; fewer where it ends fewer in two seconds. More are answered 503 with Retry-After before their "
+            "bodies are read. 0: no limit, and none waits for others.",
         check=not_negative)
     slow: float = option(0.0, "Least seconds that a PUT or DELETE takes, for tests.", check=not_negative)
     keep_cache_size: int = option(5242880, "Largest object in bytes that stays in the page cache when read.",

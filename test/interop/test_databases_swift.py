@@ -241,6 +241,30 @@ container.delete_object("o1", Timestamp(1700000009).internal, storage_policy_ind
     account.close()
 
 
+def test_what_waits_for_a_container_that_is_being_sharded_waits_in_one_place(swift, tmp_path):
+    found = swift(MAKE + """
+container.put_object("old", Timestamp(1700000001).internal, 5, "text/plain", "e")
+container.enable_sharding(Timestamp(1700000002))
+assert container.set_sharding_state()
+container.put_object("theirs", Timestamp(1700000003).internal, 5, "text/plain", "e")
+answer = sorted(os.listdir(f"{root}/sda/containers/0/abc/habc"))
+""")
+    assert found == [".lock", "habc.db", "habc.db.pending", "habc_1700000002.00000.db"]
+    container, _ = brokers(tmp_path)
+    rows = "SELECT name FROM object ORDER BY name"
+    assert not container.remove(lambda connection: True), "an update waits"
+    assert container.read_fresh(lambda connection: connection.execute(rows).fetchall()) == [("theirs",)]
+    assert not container.pending_size()
+    container.put_object("ours", "1700000004.00000", 5, "text/plain", "e", 0)
+    container.close()
+    theirs = swift(OPEN + f"""
+container._commit_puts()
+with container.get() as connection:
+    answer = [row[0] for row in connection.execute({rows!r})]
+""")
+    assert theirs == ["ours", "theirs"]
+
+
 def test_listings_are_alike(swift, tmp_path):
     names, source = names_for_listing(), random.Random(7)
 

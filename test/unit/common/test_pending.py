@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from keelstore.account.broker import AccountBroker
 from keelstore.common import concurrency, fs, pending
 from keelstore.common.errors import LockTimeout
 from keelstore.common.listing import ListingQuery
@@ -78,11 +79,13 @@ def test_what_did_not_get_into_the_database_stays(path):
     assert waiting(path) == ["one", "two"]
 
 
-def test_more_than_was_taken_is_not_written_over_it(path):
+def test_who_waits_for_it_gets_what_is_left(path):
     with merge(path) as taken:
-        add(path, THREE, ONE, TWO, THREE)
+        later = concurrency.spawn(_take_all, path)
+        concurrency.sleep(0)
+        add(path, THREE)
         taken.done()
-    assert waiting(path) == ["one", "two", "three", "one", "two", "three"]
+    assert later.wait() == ["three"] and waiting(path) == []
 
 
 def test_what_another_has_taken_meanwhile_is_not_taken_twice(path):
@@ -137,26 +140,34 @@ def test_beyond_the_cap_the_next_is_for_the_database_unless_that_is_under_way(pa
     assert waiting(path) == ["one", "two", "three"]
 
 
-@pytest.mark.parametrize("written", [0, 1, 30, 100])
-def test_a_crash_while_the_rest_is_moved_loses_none_of_it(path, monkeypatch, written):
-    rest = [pending.encode((f"later {number}", 1)) for number in range(4)]
-    add(path, *(pending.encode((f"before {number}", 1)) for number in range(6)))
-
+@pytest.mark.parametrize("step", ["write_all", "rename"])
+def test_a_crash_while_it_is_taken_out_leaves_all(path, monkeypatch, step):
     class Crash(Exception):
         pass
 
-    def pwrite(fd: int, data: bytes, at: int) -> int:
-        os.lseek(fd, at, os.SEEK_SET)
-        os.write(fd, data[:written])
+    def crash(*_args: object) -> None:
         raise Crash
 
     with merge(path) as taken:
-        add(path, *rest)
-        monkeypatch.setattr(os, "pwrite", pwrite)
+        add(path, THREE)
+        monkeypatch.setattr(fs if step == "write_all" else os, step, crash)
         with pytest.raises(Crash):
             taken.done()
-    found = names(pending.decode(Path(path).read_bytes(), lambda error: None))
-    assert {f"later {number}" for number in range(4)} <= set(found)
+    assert waiting(path) == ["one", "two", "three"]
+    monkeypatch.undo()
+    with merge(path) as taken:
+        taken.done()
+    assert waiting(path) == [] and sorted(os.listdir(os.path.dirname(path))) == [".lock", "x.db.pending"]
+
+
+def test_where_order_counts_nobody_comes_between(path):
+    with Merge(path, os.path.dirname(path), 0.01, alone=True) as taken:
+        assert not pending.append_at_once(path, os.path.dirname(path), THREE)
+        assert names(taken.records(pytest.fail)) == ["one", "two"]
+        taken.done()
+    assert waiting(path) == []
+    add(path, THREE)
+    assert waiting(path) == ["three"]
 
 
 # -- in a database
@@ -192,10 +203,10 @@ def test_a_write_that_fails_leaves_what_waits(broker):
 def test_what_cannot_be_taken_out_is_merged_again(broker, monkeypatch, caplog):
     put(broker, "o")
 
-    def shorten(fd: int, rest: bytes) -> None:
+    def truncate(path: str) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(fs, "shorten", shorten)
+    monkeypatch.setattr(fs, "truncate", truncate)
     assert listed(broker) == ["o"] and broker.pending_size() and "Input/output error" in caplog.text
     rows = broker.read(lambda connection: broker.max_row(connection))
     monkeypatch.undo()
@@ -214,3 +225,22 @@ def test_those_who_come_beyond_the_cap_make_one_transaction(broker, monkeypatch)
         task.wait()
     assert len(count) < 5
     assert listed(broker) == ["first", *(f"o{number}" for number in range(5))]
+
+
+def test_what_an_account_is_told_goes_in_alone(tmp_path, monkeypatch):
+    """Of two equal rows the later counts, so no daemon of the field may bring in what has come meanwhile."""
+    directory = tmp_path / "sda/accounts/7/abc/0123abc"
+    (tmp_path / "sda").mkdir()
+    broker = AccountBroker(str(directory / "0123abc.db"), str(tmp_path / "sda"), logging.getLogger("test"))
+    broker.initialize("a", "1700000000.00000")
+    broker.put_record(("c", "1700000001.00000", "0", 5, 50, 0, 0))
+    taken: list[bool] = []
+    merge_rows = broker.merge_rows
+
+    def merging(connection, rows, source=None):
+        taken.append(lock_directory(broker.directory).take())
+        merge_rows(connection, rows, source)
+
+    monkeypatch.setattr(broker, "merge_rows", merging)
+    assert broker.info().object_count == 5 and taken == [False] and not broker.pending_size()
+    broker.close()
