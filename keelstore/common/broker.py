@@ -338,7 +338,7 @@ class Broker(Steps):
             merge.done()
         except FileNotFoundError:
             pass  # removed, with all that was in it
-        except (LockTimeout, OSError) as error:
+        except (StorageError, OSError) as error:
             self.logger.warning("%s: what is in the database stays here, too, for now: %s", self.pending_path, error)
 
     def _on_bad(self, error: Exception) -> None:

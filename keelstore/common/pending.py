@@ -125,17 +125,19 @@ class Merge:
 
     def done(self) -> None:
         """They are in the database. What has come meanwhile stays, in a file of its own: were it moved to the beginning of
-        this one, a crash could leave parts of old entries beside parts of new ones, which might make one.
+        this one, a crash could leave parts of old entries beside parts of new ones, which might make one. Raises
+        FileNotFoundError when the file is gone, DeviceFull.
         """
         if not self._taken:
             return
         if self._alone:
-            fs.truncate(self._path)
+            if self._is_in_place():
+                fs.truncate(self._path)
             return
         with lock_directory(self._directory, min(self._timeout_s, DONE_S)):
             waiting = fs.read_open(self._fd)
-            if not waiting.startswith(self._taken):
-                return  # a daemon of the field has taken it meanwhile
+            if not self._is_in_place() or not waiting.startswith(self._taken):
+                return  # its directory was removed and made anew, or a daemon of the field has taken it meanwhile
             rest = waiting[len(self._taken):]
             if rest:
                 fs.replace_file(self._path, rest, is_durable=False, temporary=f"{os.path.basename(self._path)}.tmp")
@@ -157,6 +159,9 @@ class Merge:
             else:
                 os.close(fd)
         return is_ours
+
+    def _is_in_place(self) -> bool:
+        return os.path.samestat(os.stat(self._path), os.fstat(self._fd))
 
     def _unlock(self) -> None:
         if self._is_locked:

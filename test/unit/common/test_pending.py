@@ -10,7 +10,7 @@ import pytest
 
 from keelstore.account.broker import AccountBroker
 from keelstore.common import concurrency, fs, pending
-from keelstore.common.errors import LockTimeout
+from keelstore.common.errors import DeviceFull, LockTimeout
 from keelstore.common.listing import ListingQuery
 from keelstore.common.locks import lock_directory, take_file
 from keelstore.common.pending import Merge
@@ -95,6 +95,17 @@ def test_what_another_has_taken_meanwhile_is_not_taken_twice(path):
         add(path, THREE)
         taken.done()
         assert waiting(path) == ["three"]
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_what_waits_in_a_directory_that_was_made_anew_is_left(path, alone):
+    directory = os.path.dirname(path)
+    with Merge(path, directory, 0.01, alone) as taken:
+        os.rename(directory, f"{directory}-quarantined")
+        os.mkdir(directory)
+        add(path, THREE)
+        taken.done()
+    assert waiting(path) == ["three"]
 
 
 def test_where_nothing_waits_nothing_is_made(tmp_path):
@@ -200,14 +211,15 @@ def test_a_write_that_fails_leaves_what_waits(broker):
     assert broker.pending_size() and listed(broker) == ["o"]
 
 
-def test_what_cannot_be_taken_out_is_merged_again(broker, monkeypatch, caplog):
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), DeviceFull("No space left on device")])
+def test_what_cannot_be_taken_out_is_merged_again(broker, monkeypatch, caplog, error):
     put(broker, "o")
 
     def truncate(path: str) -> None:
-        raise OSError(5, "Input/output error")
+        raise error
 
     monkeypatch.setattr(fs, "truncate", truncate)
-    assert listed(broker) == ["o"] and broker.pending_size() and "Input/output error" in caplog.text
+    assert listed(broker) == ["o"] and broker.pending_size() and str(error) in caplog.text
     rows = broker.read(lambda connection: broker.max_row(connection))
     monkeypatch.undo()
     assert listed(broker) == ["o"] and not broker.pending_size()
