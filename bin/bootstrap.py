@@ -24,7 +24,7 @@ OLDEST = (3, 11)
 
 def run(module, extras=()):
     """Replace this process by the ``main`` of a module, with our name and arguments, in the environment."""
-    python = os.environ.get("KEELSTORE_PYTHON") or ensure(extras)
+    python = interpreter(extras)
     paths = [ROOT] + [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != ROOT]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     os.environ.setdefault("KEELSTORE_COMMAND", sys.argv[0])  # how to call us again, for what we print
@@ -32,6 +32,10 @@ def run(module, extras=()):
     arguments = [python, "-P", "-c", code] + sys.argv[1:]  # -P: nothing is imported from the current directory
     sys.stdout.flush()
     os.execv(python, arguments)
+
+
+def interpreter(extras=()):
+    return os.environ.get("KEELSTORE_PYTHON") or ensure(extras)
 
 
 def ensure(extras=()):

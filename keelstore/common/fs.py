@@ -540,8 +540,13 @@ def truncate(path: str) -> None:
 
 def read_open(fd: int) -> bytes:
     """All that an open file holds."""
+    return _read_all(fd, os.fstat(fd).st_size)
+
+
+def _read_all(fd: int, size: int) -> bytes:
+    """``size``: what its status says."""
     parts, at = [], 0
-    while part := os.pread(fd, max(os.fstat(fd).st_size - at, 4096), at):
+    while part := os.pread(fd, max(size, 4096), at):
         parts.append(part)
         at += len(part)
     return b"".join(parts)
@@ -599,10 +604,7 @@ def read_file(path: str, limit: int = 64 << 20) -> bytes | None:
         size = os.fstat(fd).st_size
         if size > limit:
             raise ValueError(f"{path}: {size} bytes is more than expected")
-        parts = []
-        while part := os.read(fd, max(size, 4096)):
-            parts.append(part)
-        return b"".join(parts)
+        return _read_all(fd, size)
     finally:
         os.close(fd)
 
